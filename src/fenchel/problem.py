@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from fenchel.arguments import shown
 from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, rows_of, spans
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.closeness.custom import check_at_first_use
@@ -24,10 +23,11 @@ from fenchel.preference import AbstractPreference, Discrete
 from fenchel.preference.abstract import check_mean_at_first_use, check_together
 from fenchel.tensors import (
     check_dtype,
+    check_entries,
     check_tensor,
+    check_type,
     has,
     positive_tensor,
-    values_are_known,
     widened,
 )
 
@@ -75,11 +75,8 @@ def _checked_closeness(
     preference: AbstractPreference, closeness: AbstractCloseness | str | None
 ) -> AbstractCloseness:
     """The closeness, bound to the templates if the preference is discrete."""
-    if not isinstance(preference, AbstractPreference):
-        raise ProblemError(
-            f"preference is {shown(preference)}; expected fenchel.Discrete(templates), "
-            "fenchel.Gaussian(mean, covariance) or another distribution"
-        )
+    expected = "fenchel.Discrete(templates), fenchel.Gaussian(mean, covariance) or another distribution"
+    check_type("preference", preference, AbstractPreference, expected)
     closeness = closeness_of(closeness) or KL()
     if isinstance(preference, Discrete):
         check_at_first_use(closeness, lambda: preference)
@@ -138,8 +135,7 @@ class Problem(Generic[P_co]):
             )
         evidence = widened(evidence)
         check_dtype("evidence", evidence, u.dtype, vectors)
-        if values_are_known(evidence) and not bool(torch.isfinite(evidence).all()):
-            raise ProblemError("evidence z contains NaN or infinity; every entry must be finite")
+        check_entries("evidence", evidence, torch.isfinite, "finite numbers")
         return evidence
 
     def _checked_alpha(self, alpha: float | Tensor) -> Tensor:

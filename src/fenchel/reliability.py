@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate
-from fenchel.tensors import checked_argument
+from fenchel.tensors import check_type, checked_argument
 
 __all__ = ["alpha_from_noise", "noise_from_alpha", "radius_of"]
 
@@ -81,6 +80,5 @@ def radius_of(estimate: Estimate) -> Tensor:
         >>> torch.allclose(again.alpha, problem.alpha)
         True
     """
-    if not isinstance(estimate, Estimate):
-        raise ProblemError(f"estimate is a {type(estimate).__name__}; expected a result of problem.solve")
+    check_type("estimate", estimate, Estimate, "a result of problem.solve")
     return estimate.dual.norm(dim=-1) / estimate.alpha

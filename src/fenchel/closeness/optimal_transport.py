@@ -399,10 +399,8 @@ class GivenCost(Replaceable, AbstractCost):
     def _check_values(self, values: Tensor) -> None:
         check_entries("cost", values, lambda x: x >= 0, "numbers >= 0, or inf where weight cannot move")
         diagonal = values.diagonal(dim1=-2, dim2=-1)
-        if not bool(torch.isfinite(diagonal).all()):
-            raise ProblemError(
-                "cost is infinite on its diagonal; expected finite entries, so that templates can keep their weight"
-            )
+        expected = "finite numbers, so that templates can keep their weight"
+        check_entries("the diagonal of cost", diagonal, torch.isfinite, expected)
         different = ~torch.isclose(values, values.mT, rtol=1e-5, atol=1e-8)
         if bool(different.any()):
             *lead, row, column = (int(i) for i in different.nonzero()[0])

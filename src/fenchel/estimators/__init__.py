@@ -31,7 +31,7 @@ from fenchel.estimators.implicit import (
 )
 from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
-from fenchel.tensors import check_flags, check_not_mapped, checked_argument, norm
+from fenchel.tensors import check_flags, check_not_mapped, check_type, checked_argument, norm
 
 __all__ = [
     "ESTIMATORS",
@@ -81,8 +81,7 @@ class Estimator(ABC):
 
     def _checked(self, problem: Problem) -> int:
         """The memory budget, after checking that the estimator is defined for the problem."""
-        if not isinstance(problem, Problem):
-            raise ProblemError(f"problem is a {type(problem).__name__}; expected a fenchel.InferenceProblem")
+        check_type("problem", problem, Problem, "a fenchel.InferenceProblem")
         check_curved(problem.closeness, self.name)
         if self.memory_budget is None:
             return DEFAULT_MEMORY_BUDGET

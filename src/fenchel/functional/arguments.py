@@ -434,11 +434,6 @@ def _is_usable(tensor: Any) -> bool:
     )
 
 
-def is_softmax(closeness: AbstractCloseness | str | None) -> bool:
-    """Whether weights are a softmax, the default."""
-    return isinstance(closeness_of(closeness), KL | None)
-
-
 def check_kind(closeness: AbstractCloseness | None, estimator: str) -> None:
     """Raise unless the closeness can be used for attention with this estimator.
 
@@ -470,7 +465,7 @@ def checked_closeness(
     """
     result = closeness_of(closeness)
     check_kind(result, estimator)
-    if result is None or is_softmax(result):
+    if result is None or isinstance(result, KL):
         return None
     query = call.query
     lead, name = tuple(query.shape[:3]), type(result).__name__

@@ -15,11 +15,10 @@ from torch._dynamo import config as dynamo_config
 from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked, without_autocast
 from fenchel.functional.output import plain_attention
-from fenchel.tensors import check_flags
+from fenchel.tensors import check_flags, check_type
 
 __all__ = ["ScoreMod", "flex_attention"]
 
@@ -89,8 +88,7 @@ def flex_attention(
     """
     arguments = checked(query, key, value, alpha=alpha, scale=scale, enable_gqa=enable_gqa)
     for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
-        if function is not None and not callable(function):
-            raise ProblemError(f"{name} is {shown(function)}; expected a function of indices, or None")
+        check_type(name, function, Callable | None, "a function of indices, or None")
     check_flags(eager=eager)
     if arguments.has_no_evidence and arguments.query.shape[-1]:
         with without_autocast(arguments.query):

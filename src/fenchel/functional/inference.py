@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.blocks import Box
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
 from fenchel.closeness.custom import check_at_first_use
@@ -49,7 +48,7 @@ from fenchel.functional.output import (
 )
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import check_finite, checked_argument, is_transformed, refuse_onnx
+from fenchel.tensors import check_finite, check_type, checked_argument, is_transformed, refuse_onnx
 
 T = TypeVar("T")
 
@@ -288,11 +287,8 @@ def infer(
             raise ProblemError(f"{name} is not an option of attention; expected some of {known}{mask}")
     if variant is None:
         return AttentionInference(query, key, value, **options)
-    if not isinstance(variant, Variant):
-        raise ProblemError(
-            f"variant is {shown(variant)}; expected a Relative, Mixture, Transport or Hashing of fenchel.functional, "
-            "or None"
-        )
+    expected = "a Relative, Mixture, Transport or Hashing of fenchel.functional, or None"
+    check_type("variant", variant, Variant, expected)
     accepted: dict[str, Any] = {**options}
     for name in variant.without:
         option = accepted.pop(name, None)

@@ -17,6 +17,7 @@ from fenchel.tensors import (
     MASK,
     check_flags,
     check_floating,
+    check_indices,
     check_tensor,
     check_type,
     checked_argument,
@@ -99,11 +100,7 @@ class KeyValueCache:
             raise ProblemError("the cache is empty and cannot be reordered; call the layer with it first")
         form, device, count = "(sequences,), int32 or int64", self.keys.device, self.keys.shape[0]
         check_tensor("index", index, form, dtypes=INDEX, dims=1, device=device, other="the cache")
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
-            raise ProblemError(
-                f"index has entries from {int(index.min())} to {int(index.max())}; expected indices of the {count} "
-                "sequences of the cache, from 0"
-            )
+        check_indices("index", index, 0, count, f"indices of the {count} sequences of the cache, from 0")
         self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
         if self.key_inputs is not None:
             self.key_inputs = self.key_inputs.index_select(0, index)

@@ -14,7 +14,7 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ModelError, NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
-from fenchel.functional.arguments import dropped, is_softmax
+from fenchel.functional.arguments import dropped
 from fenchel.functional.exact import DEFAULT_STEPS, estimator_object
 from fenchel.functional.output import AttentionCertificate
 from fenchel.nn.arguments import check_positive
@@ -51,7 +51,7 @@ class Problem:
     @property
     def is_plain(self) -> bool:
         """Whether this is softmax attention to points that all queries share."""
-        return self.variant is None and is_softmax(self.closeness)
+        return self.variant is None and (self.closeness is None or self.closeness.is_softmax)
 
     def infer(self, value: Tensor | None, **options: Any) -> functional.Inference:
         """The inference; ``value`` and further options are those of :func:`fenchel.functional.infer`."""
