@@ -55,7 +55,7 @@ def test_shards_share_documents_and_limits(monkeypatch):
     for total in (1, 10, 11):
         assert sum(Shard(i, 4).share(total) for i in range(4)) == total
     assert Shard(0, 4).share(None) == math.inf
-    assert Shard.parse("2/5") == Shard(2, 5)
+    assert Shard.of("2/5") == Shard(2, 5)
     assert str(Shard(2, 5)) == "2/5"
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -67,7 +67,7 @@ def test_shards_share_documents_and_limits(monkeypatch):
         ("0/0", r"there must be at least 1"),
     ):
         with pytest.raises(InputError, match=message):
-            Shard.parse(text)
+            Shard.of(text)
 
 
 def test_speed_and_time_left_are_those_of_this_run_and_what_cannot_be_told_is_not() -> None:

@@ -30,7 +30,7 @@ class Shard:
         InputError: If ``index`` is not from 0 to ``count`` - 1.
 
     Example:
-        >>> shard = Shard.parse("1/4")
+        >>> shard = Shard.of("1/4")
         >>> [document for document in range(10) if shard.takes(document)]
         [1, 5, 9]
     """
@@ -51,22 +51,6 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
-        """The shard ``i/n``.
-
-        Raises:
-            InputError: If the text is not two whole numbers with a slash between them, or there is no such shard.
-        """
-        index, _, count = text.partition("/")
-        try:
-            numbers = int(index), int(count)
-        except ValueError:
-            raise InputError(
-                f"shard {text!r} is not of the form i/n, such as 0/4 for the first of four."
-            ) from None
-        return cls(*numbers)
-
-    @classmethod
     def of(cls, shard: Shard | str | Sequence[int]) -> Shard:
         """The shard that is given as a ``Shard``, as ``"i/n"`` or as ``(i, n)``.
 
@@ -80,7 +64,13 @@ class Shard:
         if isinstance(shard, Shard):
             return shard
         if isinstance(shard, str):
-            return cls.parse(shard)
+            index, _, count = shard.partition("/")
+            try:
+                shard = int(index), int(count)
+            except ValueError:
+                raise InputError(
+                    f"shard {shard!r} is not of the form i/n, such as 0/4 for the first of four."
+                ) from None
         is_pair = isinstance(shard, Sequence) and len(shard) == 2
         if is_pair and all(isinstance(one, Integral) and not isinstance(one, bool) for one in shard):
             return cls(*map(int, shard))
@@ -102,7 +92,7 @@ class Shard:
             raise InputError(
                 f"WORLD_SIZE is {count} but RANK is not set. Set both, or neither, or give the shard."
             )
-        return cls.parse(f"{index}/{count}")
+        return cls.of(f"{index}/{count}")
 
     def takes(self, document: int) -> bool:
         """Whether the document with this index (from 0) is in this shard."""

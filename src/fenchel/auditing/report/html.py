@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from inspect import getmembers, isfunction
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -76,17 +77,6 @@ def embedded_json(data: object) -> str:
 
 
 _SHARED, _FOLDER = "fenchel.auditing.report", "page"
-_FORMATS = [
-    "decimal",
-    "short",
-    "percent",
-    "count",
-    "duration",
-    "plain",
-    "signed",
-    "signed_short",
-    "short_size",
-]
 
 
 @cache
@@ -102,7 +92,7 @@ def _environment(package: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update((name, getattr(number, name)) for name in _FORMATS)
+    environment.filters.update(getmembers(number, isfunction))
     environment.globals.update(
         kind_names=KIND_NAMES,
         short_kind_names=SHORT_KIND_NAMES,
