@@ -15,11 +15,12 @@ from fenchel.auditing.example_search import both_weights
 from fenchel.auditing.heads import METRICS
 from fenchel.auditing.measure import OF_A_WINDOW, Measures
 from fenchel.auditing.measure import measure as measure_as
-from fenchel.auditing.solution import BlockSolution, Solving, layer_problem, solutions_of
+from fenchel.auditing.solution import BlockSolution, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import TokenClasses
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.integrations.sites import AttentionSite
+from fenchel.run_options import AuditOptions
 
 SITE = AttentionSite(name="layer.0", kind="encoder_self", layer=1, num_heads=4)
 
@@ -82,7 +83,7 @@ def measure(
     **solving: Any,
 ) -> Measures:
     """The measures of a call that is solved as the other arguments say."""
-    return measure_as(given, Solving(**solving), heads=heads, tokens=tokens)
+    return measure_as(given, AuditOptions(**solving), heads=heads, tokens=tokens)
 
 
 def problem_of(
@@ -189,7 +190,7 @@ def test_the_farthest_queries_come_with_attention_and_the_exact_weights(memory_b
 def test_a_few_queries_are_answered_as_all_of_them_are(space: str, heads: list[int] | None) -> None:
     given = call("bias padding", key_heads=2)
     chosen = heads or [1, 2, 3, 4]
-    first, exact = both_weights(given, 1, chosen, [0, 1, 2], Solving(space, tol=1e-9))
+    first, exact = both_weights(given, 1, chosen, [0, 1, 2], AuditOptions.checked(space=space, tol=1e-9))
     measures = measure(given, space=space, tol=1e-9, heads=heads)
     variation = (first - exact).abs().sum(-1) / 2
     torch.testing.assert_close(variation, measures.values["total_variation"][1, :, :3].float())
@@ -290,7 +291,7 @@ def exact_duals(given: AttentionCall, **solving: Any) -> tuple[Tensor, Tensor]:
         shape = problem.queries.shape[:3]
         dual = problem.queries.new_zeros((*shape, problem.vectors.shape[-1]), dtype=torch.float64)
         converged = torch.zeros(shape, dtype=torch.bool)
-        for solution in solutions_of(problem, problem.counted(given), Solving(**solving)):
+        for solution in solutions_of(problem, problem.counted(given), AuditOptions(**solving)):
             dual[solution.block.where] = dual_of(solution)
             converged[solution.block.where] = solution.converged
     return dual.reshape(len(given.query), -1, *dual.shape[2:]), problem.by_head(converged)
@@ -362,16 +363,14 @@ def test_what_is_factorised_is_measured_at_its_point(space: str, preference: str
         torch.testing.assert_close(found, expected[some], rtol=2e-3, atol=1e-4, msg=name)
 
 
-def test_a_step_limit_leaves_queries_that_say_so() -> None:
+def test_a_step_limit_leaves_queries_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     given = call("none", n=32, **SIZES)
-    dual, converged = exact_duals(given, space="input", tol=1e-6, max_steps=2)
+    steps = [measure(given, space="input", tol=tol).values["newton_steps"].sum() for tol in (0.5, 1e-6)]
+    assert steps[0] < steps[1]
+    monkeypatch.setattr("fenchel.auditing.solution.MOST_STEPS", 2)
+    dual, converged = exact_duals(given, space="input", tol=1e-6)
     errors = certified_errors(given, "input", 1.0, dual)
     assert not bool(of_counted(given, converged).all())
     assert bool((errors[converged] <= 1e-6 * (1 + 1e-6)).all())
     assert bool((of_counted(given, errors)[~of_counted(given, converged)] > 1e-6).all())
-    steps = [
-        measure(given, space="input", tol=1e-6, max_steps=2).values["newton_steps"].max(),
-        *(measure(given, space="input", tol=tol).values["newton_steps"].sum() for tol in (0.5, 1e-6)),
-    ]
-    assert steps[0] <= 2
-    assert steps[1] < steps[2]
+    assert measure(given, space="input", tol=1e-6).values["newton_steps"].max() <= 2

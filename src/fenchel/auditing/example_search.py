@@ -29,14 +29,15 @@ from fenchel.auditing.examples import (
 )
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import MeasuredCall, SampledQueries
-from fenchel.auditing.solution import Solving, layer_problem, solutions_of
+from fenchel.auditing.solution import layer_problem, solutions_of
 from fenchel.auditing.weight_moves import KEY_CLASSES, decoder_sides
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch, text_pieces, token_text
+from fenchel.run_options import AuditOptions
 
 
 def both_weights(
-    call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[int], solving: Solving
+    call: AttentionCall, row: int, heads: Sequence[int], queries: Sequence[int], solving: AuditOptions
 ) -> tuple[Tensor, Tensor]:
     """Compute the weights of a few queries.
 
@@ -45,7 +46,7 @@ def both_weights(
         row: Row of the batch, from 0.
         heads: The heads, from 1.
         queries: Their positions, from 0; none may be padding.
-        solving: Options of the solver.
+        solving: Options with those of the solver.
 
     Returns:
         Attention's weights and the exact ones over all templates, (heads, queries, n), on the CPU.
@@ -257,16 +258,16 @@ class ExampleSearch:
     Args:
         examples: The kept examples; updated at the end of each batch.
         matrices: The kept attention matrices; likewise.
-        solving: Options of the solver.
+        solving: Options with those of the solver.
     """
 
     def __init__(
-        self, examples: FarQueries, matrices: dict[HeadKey, AttentionMatrix], solving: Solving
+        self, examples: FarQueries, matrices: dict[HeadKey, AttentionMatrix], solving: AuditOptions
     ) -> None:
         self.examples, self.matrices = examples, matrices
         self._solving = solving
         # Weights of matrices are stored in 8 bits.
-        self._rough = replace(solving, tol=max(solving.tol, _MATRIX_TOL))
+        self._rough = solving.model_copy(update={"tol": max(solving.tol, _MATRIX_TOL)})
         self.begin_batch()
 
     def begin_batch(self) -> None:

@@ -35,11 +35,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from fenchel.auditing.heads import HeadKey
-from fenchel.auditing.solution import LayerProblem, Solving, layer_problem, solutions_of
+from fenchel.auditing.solution import LayerProblem, layer_problem, solutions_of
 from fenchel.auditing.weight_moves import TokenClasses, largest_moves, moves_by_class
 from fenchel.errors import InputError
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
+from fenchel.run_options import AuditOptions
 
 OF_A_WINDOW = 4
 
@@ -156,7 +157,7 @@ class MeasuredCall:
 
 def measure(
     call: AttentionCall,
-    solving: Solving,
+    solving: AuditOptions,
     *,
     heads: Sequence[int] | None = None,
     tokens: TokenClasses | None = None,
@@ -165,7 +166,7 @@ def measure(
 
     Args:
         call: Arguments of the attention function.
-        solving: Options of the solver.
+        solving: Options with those of the solver.
         heads: Heads to measure, from 1; all where None.
         tokens: Types and classes of queries and keys, to measure the moved weight by class.
 

@@ -14,7 +14,6 @@ from fenchel.auditing.heads import AttentionModule
 from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
 from fenchel.auditing.manifest import check_model_closeness, describe, in_order
 from fenchel.auditing.measure import MeasuredCall, measure, require_fewer, sample_size, sampled_queries
-from fenchel.auditing.solution import Solving
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, NOT_BUILT, TwinCost, too_large, untrained_twin
@@ -57,7 +56,6 @@ class SiteMeasures:
         self.longest: int | None = None
         """Number of queries of the longest window of that batch; None where nothing was measured."""
         self._options, self._tokens, self._examples = options, tokens, examples
-        self._solving = Solving.of(options)
         self.capture = Capture(
             model,
             space=options.space,
@@ -89,7 +87,7 @@ class SiteMeasures:
             drawn = sampled_queries(call, batch, options.queries, seed=options.seed)
             tokens, queries = drawn.of_tokens(tokens), drawn.of_call(call)
         chosen = None if len(heads) == site.num_heads else heads
-        measures = measure(queries, self._solving, heads=chosen, tokens=tokens)
+        measures = measure(queries, options, heads=chosen, tokens=tokens)
         measured = MeasuredCall(call, heads, batch, tokens, measures, drawn)
         if self._examples is not None:
             self._examples.look(measured)
@@ -120,7 +118,7 @@ class AuditRun:
         state, self._saved = self.state, self.state.cursor
         self._pace = SavingPace(self.options.checkpoint_seconds)
         self._tokens = TokenClassifier()
-        self._examples = ExampleSearch(state.far_queries, state.matrices, Solving.of(self.options))
+        self._examples = ExampleSearch(state.far_queries, state.matrices, self.options)
         self._cost = TwinCost()
         self._counting = False
 

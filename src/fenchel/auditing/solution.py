@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fenchel.auditing.heads import SCALED
 from fenchel.blocks import boxes, keep_freed_memory, part_of
-from fenchel.closeness import AbstractCloseness
 from fenchel.errors import CaptureError, ProblemError
 from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import Solution, infer
@@ -30,13 +29,16 @@ from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.sites import AttentionCall
 from fenchel.preference import Discrete
 from fenchel.preference.discrete import centre
-from fenchel.problem import DEFAULT_MEMORY_BUDGET, WORKING_ARRAYS, rows_in_block
+from fenchel.problem import WORKING_ARRAYS, rows_in_block
 from fenchel.tensors import log_weights, may_attend, norm, total
 
 if TYPE_CHECKING:
     from fenchel.run_options import AuditOptions
 
 _BLOCK_BYTES = 2**21  # of one array: what a call of torch costs counts as much as caches do
+
+MOST_STEPS = 50
+"""Maximum number of steps of a query."""
 
 BEYOND = 0.05
 """Factor of the tolerance of λ* under a closeness, with which its own measures are compared."""
@@ -181,34 +183,6 @@ def _log_preference(call: AttentionCall, dtype: torch.dtype, n: int) -> Tensor:
     return preference
 
 
-@dataclass(frozen=True)
-class Solving:
-    """Options of the solver of an audit.
-
-    Attributes:
-        space: ``"input"`` or ``"key"``: definition of templates and evidence (:mod:`fenchel.auditing.solution`).
-        alpha: α > 0.
-        tol: Relative tolerance of λ, met by the float64 certificate of an exact point.
-        memory_budget: Bytes of working memory.
-        closeness: D, of which attention is the first-order solution; None for softmax.
-        max_steps: Maximum number of steps of a query.
-    """
-
-    space: str
-    alpha: float = 1.0
-    tol: float = 2e-4
-    memory_budget: int = DEFAULT_MEMORY_BUDGET
-    closeness: AbstractCloseness | None = None
-    max_steps: int = 50
-
-    @classmethod
-    def of(cls, options: AuditOptions) -> Solving:
-        """From the options of an audit."""
-        return cls(
-            options.space, options.alpha, options.tol, options.memory_budget, options.measured_closeness
-        )
-
-
 class LayerGroup:
     r"""Quantities shared by queries with the same templates, computed in float64 and rounded once.
 
@@ -218,7 +192,7 @@ class LayerGroup:
     Args:
         problem: The layer.
         where: The groups.
-        solving: Options of the solver.
+        solving: Options with those of the solver.
 
     Attributes:
         where: The groups.
@@ -227,7 +201,7 @@ class LayerGroup:
         templates: Centred templates, float64, (g, n, k).
     """
 
-    def __init__(self, problem: LayerProblem, where: slice, solving: Solving) -> None:
+    def __init__(self, problem: LayerProblem, where: slice, solving: AuditOptions) -> None:
         self.where, self._solving, self._dtype = where, solving, problem.queries.dtype
         preference = problem.log_preference
         preference = preference if len(preference) == 1 else preference[where]
@@ -242,7 +216,7 @@ class LayerGroup:
             self._basis, triangle = torch.linalg.qr(templates.mT)
             templates = triangle.mT
         self.templates = templates
-        closeness = solving.closeness
+        closeness = solving.measured_closeness
         self._closeness = None if closeness is None else closeness.bind(Discrete(templates))
         self.centre = (middle if self._basis is None else middle @ self._basis).to(self._dtype)
         self.centre_length = norm(middle).to(self._dtype)
@@ -385,13 +359,13 @@ class BlockSolution:
         return {name: value.reshape(self.converged.shape) for name, value in values.items()}
 
 
-def solutions_of(problem: LayerProblem, counted: Tensor, solving: Solving) -> Iterator[BlockSolution]:
+def solutions_of(problem: LayerProblem, counted: Tensor, solving: AuditOptions) -> Iterator[BlockSolution]:
     """Solve every query to a certificate that accounts for rounding.
 
     Args:
         problem: The layer.
         counted: Queries to solve, bool (groups, heads, m); the evidence of others is set to zero.
-        solving: Options of the solver.
+        solving: Options with those of the solver.
 
     Yields:
         Solutions of blocks that cover the layer.
@@ -408,6 +382,6 @@ def solutions_of(problem: LayerProblem, counted: Tensor, solving: Solving) -> It
         rows = group.rows(block, evidence, outside).to(problem.queries.dtype)
         first = rows.family.at(rows.alpha * rows.evidence)
         assert isinstance(first, TemplatePoint)  # noqa: S101 -- a layer has templates
-        result, reference = infer(rows, tol=tol, max_steps=solving.max_steps, shift=first.shift)
+        result, reference = infer(rows, tol=tol, max_steps=MOST_STEPS, shift=first.shift)
         converged = (result.error <= solving.tol * reference).reshape(wanted.shape) & wanted
         yield BlockSolution(group, block, rows, first, outside, result, converged)
