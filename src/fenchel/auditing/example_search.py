@@ -265,7 +265,6 @@ class ExampleSearch:
         self, examples: FarQueries, matrices: dict[HeadKey, AttentionMatrix], solving: AuditOptions
     ) -> None:
         self.examples, self.matrices = examples, matrices
-        self._solving = solving
         # Weights of matrices are stored in 8 bits.
         self._rough = solving.model_copy(update={"tol": max(solving.tol, _MATRIX_TOL)})
         self.begin_batch()

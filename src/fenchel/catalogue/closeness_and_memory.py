@@ -376,7 +376,6 @@ def _tokens_rates_and_gates(draw: Draw) -> dict[str, Any]:
     title="Gated delta rule",
     paper=cited("yang2025"),
     formula="S_i = a_i S_{i−1}(I - b_i k_i k_iᵀ) + b_i v_i k_iᵀ,  o_i = S_i q_i",
-    values="v_j",
     because=(
         "Each step is one gradient step on ‖v_i - S k_i‖²/2 from the decayed state, not the optimum. Coefficients of "
         "values may be negative, and later keys change the key with which each value is stored; unlike in retention "
