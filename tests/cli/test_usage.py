@@ -1,6 +1,5 @@
 """Wrong usage ends with 2, help says what there is, and the page in docs says the same."""
 
-import gzip
 import os
 import re
 import shutil
@@ -125,21 +124,6 @@ def test_what_an_option_cannot_be(refused, tmp_path, name, code, options, said):
     line = refused(code, name, *(places.get(one, one) for one in options))
     assert said in line
     assert code != USAGE or line.endswith(f"Try 'fenchel {name} -h' for help.")
-
-
-def test_pairs_that_rank_nothing(command, model, tmp_path):
-    lines = {
-        "w1 w2\tw3\t{k}\n": "repeats one pair of sentences",
-        "w{k}\tw{k}\t{k}\n": "or pairs equal ones",
-        "x{k}\ty{k}\t{k}\n": "as far as the tokenizer tells them apart",
-    }
-    contents = [(HEAD + "".join(line.format(k=k) for k in range(9)), lines[line]) for line in lines]
-    for content, said in [*contents, ("\t" * (64 << 20), "has more than 1,048,576 bytes")]:
-        (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(content.encode()))
-        done = command("swap", model, "--pairs", tmp_path / "pairs.tsv.gz", "--out", tmp_path / "out")
-        assert done.code == INPUT
-        assert said in done.line
-        assert not (tmp_path / "out").exists()
 
 
 def test_a_tokenizer_with_more_words_than_the_model(refused, model, tmp_path):

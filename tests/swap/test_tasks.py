@@ -121,7 +121,11 @@ def test_sentences_that_cannot_be_compared():
     for texts, options, message in (
         (["w1", "w2"], {}, "has 2 sentences that the tokenizer tells apart; a ranking"),
         (["w1", "w2", "w3"], {"max_length": 2}, "max length 2 leaves no room for text"),
-    ):
+        *(
+            (None, {"pairs": scored_pairs([(one.format(k), other.format(k), k) for k in range(9)])}, "repeats one pair")
+            for one, other in (("w1 w2", "w3"), ("w{}", "w{}"), ("x{}", "y{}"))
+        ),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             sentences(texts, **options)
 
@@ -138,6 +142,7 @@ def test_pairs_that_are_none(tmp_path: Path):
         (SICK + "1\ta\t \t2\tX\n", "line 2 of .* has an empty sentence"),
         (SICK + "1\ta\tb\n", "line 2 of .* has 3 columns, but the first line has 5"),
         (SICK + "1\ta\tb\t2\tX\n", "has 1 pair; a rank correlation needs at least 3"),
+        ("\t" * (2 << 20), "has more than 1,048,576 bytes"),
     ):
         path.write_text(content)
         with pytest.raises(InputError, match=message):
