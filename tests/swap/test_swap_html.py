@@ -17,37 +17,26 @@ from tests.pages import ROOT, page, run_blocks, shown, text_of
 from tests.swap.small_swaps import SCORED, language_model, small_swap
 
 
-def cells(html: str) -> list[list[str]]:
-    """The texts of all body rows of tables."""
-    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", html, flags=re.DOTALL)
-    return [
-        [text_of(cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows
-    ]
-
-
 def test_every_number_of_a_condition_is_there(masked: SwapReport) -> None:
     sentences = small_swap("bert", pairs=SCORED, estimators=["exact"])
     assert head_maps(sentences) == []
     for report in (masked, sentences):
         assert "modules" not in report.manifest  # with one kind of attention, numbers of layers are enough
-        rows = cells(render_html(report))
-        name = f"{report.results['quality']}_difference"
+        html = render_html(report).replace("</td>", " ")
+        rows = [text_of(row).split() for row in re.findall(r"<tr.*?</tr>", html, flags=re.DOTALL)]
+        quality = report.results["quality"]
         for record in report.conditions:
             if record["where"] != "model" or record["estimator"] == "model":
                 continue
             called = (
-                f"α = {record['alpha']:g}" if record["control"] else record["estimator"].replace("_", " ")
+                ["α", "=", f"{record['alpha']:g}"] if record["control"] else record["estimator"].split("_")
             )
-            spread = f"[{signed(record[f'{name}_low'])}, {signed(record[f'{name}_high'])}]"
-            assert [
-                called,
-                "",
-                decimal(record[report.results["quality"]]),
-                signed(record[name]),
-                spread,
-            ] in rows
-            spread = f"[{decimal(record['hidden_change_low'])}, {decimal(record['hidden_change_high'])}]"
-            assert [called, "", decimal(record["hidden_change"]), spread] in rows
+            change, low, high = (
+                signed(record[f"{quality}_difference{end}"]) for end in ("", "_low", "_high")
+            )
+            assert [*called, decimal(record[quality]), change, f"[{low},", f"{high}]"] in rows
+            change, low, high = (decimal(record[f"hidden_change{end}"]) for end in ("", "_low", "_high"))
+            assert [*called, change, f"[{low},", f"{high}]"] in rows
 
 
 def test_bars_and_maps_are_the_layers_and_heads_of_the_swap(masked: SwapReport) -> None:
