@@ -115,13 +115,9 @@ def compiled(module: nn.Module) -> None:
         _check_training(module, other, _tokens(*sizes))
 
 
-def _exported(module: nn.Module) -> torch.export.ExportedProgram:
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2, max=64)}
-    return torch.export.export(module, (_tokens(),), dynamic_shapes=(sizes,), strict=False)
-
-
 def exported(module: nn.Module) -> None:
-    program = _exported(module.eval())
+    dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2, max=64)}
+    program = torch.export.export(module.eval(), (_tokens(),), dynamic_shapes=(dims,), strict=False)
     for sizes in ((2, 6), (3, 9)):
         torch.testing.assert_close(
             program.module()(_tokens(*sizes)), module(_tokens(*sizes)), rtol=1e-4, atol=1e-5

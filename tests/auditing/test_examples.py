@@ -1,6 +1,7 @@
 """Which queries and which sentence are kept of a head: the same in whatever order and grouping they come."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,8 +16,6 @@ from fenchel.auditing.examples import (
     FarQueries,
     HeadExample,
     Packing,
-    Passage,
-    TemplateWeight,
     is_full,
     keep_the_farthest,
     keep_the_longest,
@@ -24,33 +23,24 @@ from fenchel.auditing.examples import (
     unpacked,
 )
 from fenchel.auditing.heads import HeadKey
+from tests.auditing.report import samples
 
 KEY = HeadKey("cross", 1, 2)
 
 
+USUAL = samples.example(random.Random(0), KEY)  # noqa: S311
+
+
 def example(variation: float, document: int = 1, position: int = 1, *, leaves: str = "first") -> HeadExample:
-    weights = packed(torch.tensor([0.5, 0.25]), Packing.FINE)
-    return HeadExample(
-        *KEY,
-        total_variation=variation,
-        relative_deviation=0.1,
-        document=document,
-        window=1,
-        position=position,
-        token="t",  # noqa: S106
-        templates=(TemplateWeight(1, "a", 0.5, 0.25),),
-        context="a t",
-        pattern=("word", leaves, "rest"),
-        context_token=(2, 3),
-        passage=Passage(1, 2, ("a", " t"), weights, weights),
-    )
+    place = {"document": document, "position": position, "pattern": ("word", leaves, "rest")}
+    return replace(USUAL, total_variation=variation, **place)  # pyright: ignore[reportArgumentType]
 
 
-def many_examples(count: int = 60) -> list[HeadExample]:
+def many_examples() -> list[HeadExample]:
     draw = random.Random(0)  # noqa: S311
     return [
         example(draw.randrange(1, 20) / 20, draw.randrange(1, 9), position, leaves=f"p{draw.randrange(9)}")
-        for position in range(1, count)
+        for position in range(1, 60)
     ]
 
 
@@ -129,7 +119,7 @@ def test_weights_survive_packing(packing: Packing, error: float) -> None:
     assert float(found[weights > 0.001].min()) > 0.0005
 
 
-def test_a_sentence_that_does_not_fit_is_cut_between_words() -> None:
+def test_a_passage_is_whole_sentences_or_cut_between_words() -> None:
     draw = random.Random(0)  # noqa: S311
     for _ in range(300):
         pieces = ["The"]
@@ -141,9 +131,6 @@ def test_a_sentence_that_does_not_fit_is_cut_between_words() -> None:
         assert len(passage) <= most
         assert passage.start == 0 or pieces[passage.start].startswith(" ")
         assert passage.stop == 60 or pieces[passage.stop].startswith(" ")
-
-
-def test_a_passage_is_whole_sentences_or_cut_between_words() -> None:
     sentences = "One two . Three four five . Six . Seven eight nine ten ."
     pieces = [word if i == 0 else f" {word}" for i, word in enumerate(sentences.split())]
     for most, expected in ((6, (3, 9)), (9, (0, 9)), (14, (0, 14))):

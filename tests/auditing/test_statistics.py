@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fenchel.arguments import Kind
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
@@ -16,19 +15,19 @@ from tests.auditing.small_audits import known_statistics, small_audit
 HEADS = (4, 5, 9)
 
 
-def columns(seed: int = 0, queries: int = 70) -> dict[str, torch.Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    shape = len(HEADS), queries
+def columns() -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    shape = len(HEADS), 70
     return {
         **{name: torch.rand(shape, generator=draw) ** 4 * 3 for name in METRICS},
         "newton_steps": torch.randint(1, 6, shape, generator=draw),
         "converged": torch.rand(shape, generator=draw) > 0.2,
-        "weight": torch.randint(1, 4, (1, queries), generator=draw).expand(shape).double(),
+        "weight": torch.randint(1, 4, (1, 70), generator=draw).expand(shape).double(),
     }
 
 
-def statistics(kind: Kind = "cross", layer: int = 2, seed: int = 0) -> AuditStatistics:
-    return known_statistics([(kind, layer, HEADS, columns(seed))], in_a_document=8)
+def statistics() -> AuditStatistics:
+    return known_statistics([("cross", 2, HEADS, columns())], in_a_document=8)
 
 
 def test_a_record_agrees_with_numpy() -> None:

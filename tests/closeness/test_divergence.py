@@ -164,6 +164,8 @@ def test_scores_that_are_the_same_share_by_preference_and_masks_stay() -> None:
     even = torch.zeros(1, 5, dtype=torch.float64).log_softmax(-1)
     assert float(Hard().weights(f[..., :3], even[..., :3])[0, 0]) == pytest.approx(1 / 3)
     assert bool(Hard().value(torch.full((1, 5), 0.2, dtype=torch.float64), LOG_U).isinf().all())
+    with pytest.raises(ProblemError, match="no curvature"):
+        Hard().curvature(f, LOG_U)
 
 
 def test_a_tie_survives_what_centring_makes_of_it() -> None:
@@ -191,16 +193,6 @@ def test_its_bounds_are_bounds(dtype: torch.dtype) -> None:
     gap = problem.primal(found.weights) - problem.dual(found.dual)
     assert bool((gap <= found.gap * (1 + 1e-6)).all())
     torch.testing.assert_close(gap, problem.gap_at(found.dual), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("estimator", ["second_order", "exact", "gradient_ascent", "constrained"])
-def test_other_estimators_say_that_there_is_first_order_only(estimator: str) -> None:
-    problem = InferenceProblem(Discrete(drawn(5, 3)), drawn(2, 3, seed=1), closeness=Hard())
-    options = {"radius": 1.0} if estimator == "constrained" else {}
-    with pytest.raises(ProblemError, match=f"no '{estimator}' estimate; expected estimator='first_order'"):
-        problem.solve(estimator, **options)
-    with pytest.raises(ProblemError, match="no curvature"):
-        Hard().curvature(drawn(1, 5), LOG_U)
 
 
 def test_gradients_pass_to_templates_and_preference() -> None:

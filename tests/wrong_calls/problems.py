@@ -78,6 +78,12 @@ def solvers() -> Iterator[Target]:
         yield Target(problem().solve, rightly, f"solve {estimator}", **wrong, memory_budget=WHOLE)
     moved = problem(closeness=fenchel.OptimalTransport("squared_euclidean", 1.0))
     yield Target(moved.solve, {"estimator": "exact"}, "solve of transport", estimator=NAMES, **options)
+    hard, others = (
+        problem(closeness=fenchel.Hard()),
+        ("second_order", "exact", "gradient_ascent", "constrained"),
+    )
+    names = {**NAMES, **made(**{name: name for name in others})}
+    yield Target(hard.solve, {"estimator": "first_order"}, "solve of hard", estimator=names)
     yield Target(alpha_from_noise, {"sigma": 1.0}, sigma=POSITIVE, eta=POSITIVE)
     yield Target(noise_from_alpha, {"alpha": 1.0}, alpha=POSITIVE, eta=POSITIVE)
     exact = problem().solve("exact")
