@@ -104,7 +104,7 @@ def test_transport_compiles_in_parts(estimator: str) -> None:
 EXPORTED = [
     *("causal", "key padding", "window", "uniform", "relative position", "alibi, learned", "quadratic"),
     *("gaussian, both", "learned bias", "learned bias, shared", "context", "tempered, learned", "additive"),
-    *("location", "three, learned"),
+    *("location", "three, learned", "proportional", "additive, in blocks"),
 ]
 
 

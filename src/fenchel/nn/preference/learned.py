@@ -339,7 +339,9 @@ class Additive(AbstractPreference):
         """
         queries = self.of_query(x).unflatten(-1, self.score.shape).transpose(1, 2)
         entries_per_query = max(1, keys.numel())
-        blocks = queries.split(max(1, self.block_entries // entries_per_query), dim=2)
+        each = max(1, self.block_entries // entries_per_query)
+        # The number of blocks may not depend on sizes in an exported graph.
+        blocks = (queries,) if torch.compiler.is_exporting() else queries.split(each, dim=2)
         if len(blocks) == 1:
             return _scores(queries, keys, self.score)
         return torch.cat([recomputed(_scores, block, keys, self.score) for block in blocks], dim=2)

@@ -317,7 +317,7 @@ class ProportionalWindow(_AbstractGaussian):
     def _distance(self, inputs: AttentionInputs) -> IndexFunction:
         dtype = torch.promote_types(inputs.dtype, torch.float32)
         counts = [
-            torch.full((inputs.batch, 1), float(count), dtype=dtype, device=inputs.device)
+            torch.full((inputs.batch, 1), count, dtype=dtype, device=inputs.device)
             if padding is None
             else (~padding).sum(1, keepdim=True).to(dtype)
             for count, padding in ((inputs.keys, inputs.key_padding), (inputs.queries, inputs.query_padding))
