@@ -41,7 +41,7 @@ from fenchel.integrations.transformers import use_backend
 
 OUTCOMES = ("works", "refused", "wrong", "not built", "no attention")
 TOLERANCE = 1e-4
-SECONDS = 8.0  # of process time, for one family
+SECONDS = 20.0  # of process time, for one family
 MOST_INPUTS = 14
 MOST_NAMES = 10  # of families, in a cell of the page
 PAGE = Path(__file__).parents[1] / "docs" / "transformers.md"
