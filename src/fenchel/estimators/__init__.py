@@ -21,7 +21,6 @@ from fenchel.cumulants import CumulantFamily
 from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, estimate_of
 from fenchel.estimators.closed_form import domain_error, second_order_point
-from fenchel.estimators.constrained import within_radius
 from fenchel.estimators.exact_solver import ascended, check_reached, solved_block
 from fenchel.estimators.implicit import (
     AbstractEquation,
@@ -31,6 +30,7 @@ from fenchel.estimators.implicit import (
 )
 from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
+from fenchel.reliability import within_radius
 from fenchel.tensors import check_flags, check_not_mapped, check_type, checked_argument, norm
 
 __all__ = [
