@@ -206,7 +206,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     @property
     def effective_closeness(self) -> AbstractCloseness | None:
         """D of the heads: ``closeness``, with the learned orders (num_heads, 1)."""
-        closeness = closeness_of(self.closeness)
+        closeness = None if self.closeness is None else closeness_of(self.closeness)
         if closeness is None:
             return None
         device = self.out_proj.weight.device

@@ -360,10 +360,10 @@ def check_mean_at_first_use(preference: AbstractPreference) -> None:
 
 
 def of_source(name: str) -> Any:
-    """The method with that name of a view's source, at the λ that the view maps to."""
+    """The method with that name of a view's source, at the λ, if it takes one, that the view maps to."""
 
-    def method(view: AbstractView, lam: Tensor, *others: Tensor) -> Any:
-        return getattr(view.source, name)(view._lam_of_source(lam), *others)
+    def method(view: AbstractView, *tensors: Tensor) -> Any:
+        return getattr(view.source, name)(*map(view._lam_of_source, tensors[:1]), *tensors[1:])
 
     return method
 
@@ -390,15 +390,12 @@ class AbstractView(AbstractPreference):
     reach = of_source("reach")
     inside = of_source("inside")
     resolvent = of_source("resolvent")
+    smoothness = of_source("smoothness")
 
     @property
     @override
     def width(self) -> int:
         return self.source.width
-
-    @override
-    def smoothness(self) -> Tensor | None:
-        return self.source.smoothness()
 
 
 class Tilted(AbstractView):

@@ -36,6 +36,7 @@ class AbstractContinuous(AbstractView):
     source: GaussianMoments | Quadrature  # pyright: ignore[reportIncompatibleVariableOverride]
     tilted_shift = of_source("tilted_shift")
     rounding = of_source("rounding")
+    mean_rounding = of_source("mean_rounding")
 
     def __init__(
         self,
@@ -98,10 +99,6 @@ class AbstractContinuous(AbstractView):
             "positions in an interval have no Gaussian density; expected sample_places, log_density or expectation, "
             "which are defined for every density"
         )
-
-    @override
-    def mean_rounding(self) -> Tensor | None:
-        return self.source.mean_rounding()
 
     @override
     def tilted(self, lam: Tensor) -> Self:
