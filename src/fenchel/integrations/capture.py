@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
@@ -60,27 +60,27 @@ class CapturedHead:
     @property
     def templates(self) -> Tensor:
         """t, (B, n, d): keys times the scale of the scores. Query heads that share keys share this tensor."""
-        return self._own(self._shared.parts.templates)
+        return self._own("templates")
 
     @property
     def log_preference(self) -> Tensor:
         """Log u, (B or 1, m or 1, n), -inf where masked, 0 if uniform."""
-        return self._own(self._shared.parts.log_preference)
+        return self._own("log_preference")
 
     @property
     def evidence(self) -> Tensor:
         """z, (B, m, d): the queries."""
-        return self._own(self._shared.parts.evidence)
+        return self._own("evidence")
 
     @property
     def dual(self) -> Tensor:
         """The first-order dual point αz, (B, m, d)."""
-        return self._own(self._shared.parts.duals)
+        return self._own("dual")
 
     @property
     def values(self) -> Tensor:
         """The values, (B, n, d_v)."""
-        return self._own(self._shared.parts.values)
+        return self._own("values")
 
     @property
     def weights(self) -> Tensor:
@@ -95,8 +95,9 @@ class CapturedHead:
         """
         return self._shared.without_evidence(uniform)[:, self.head - 1]
 
-    def _own(self, parts: Sequence[Tensor]) -> Tensor:
+    def _own(self, name: str) -> Tensor:
         """The part of this head, which some heads may share."""
+        parts = self._shared.parts[name]
         return parts[(self.head - 1) * len(parts) // self.site.num_heads]
 
     def __repr__(self) -> str:
@@ -432,22 +433,22 @@ def _looked_at(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[
 
 def _joined(call: AbstractCall, site: AttentionSite) -> tuple[Inferred, list[CapturedHead]]:
     """The output as a function of the tensors of each head, so that gradients reach each of them."""
-    parts = _Parts.of(call)
+    parts = _parts(call)
     if call.problem.variant is None:  # else templates are more than vectors that all queries share
         evidence = [
             dual if isinstance(alpha, float) and alpha == 1 else dual / alpha
-            for dual, alpha in zip(parts.duals, call.alphas, strict=True)
+            for dual, alpha in zip(parts["dual"], call.alphas, strict=True)
         ]
         call = replace(
             call,
             problem=replace(
                 call.problem,
                 evidence=torch.stack(evidence, 1),
-                templates=torch.stack(parts.templates, 1),
-                values=torch.stack(parts.values, 1),
+                templates=torch.stack(parts["templates"], 1),
+                values=torch.stack(parts["values"], 1),
                 scale=1.0,
             ),
-            preference=torch.stack(parts.log_preference, 1),
+            preference=torch.stack(parts["log_preference"], 1),
         )
     shared = _Shared(call)
     shared.parts = parts
@@ -466,25 +467,16 @@ def _weights(result: Inferred) -> tuple[Tensor, ...]:
     return result.weights.unbind(1)
 
 
-class _Parts(NamedTuple):
-    """The tensors of a call by heads; one tensor for heads that share it."""
-
-    templates: list[Tensor]
-    values: tuple[Tensor, ...]
-    log_preference: tuple[Tensor, ...]
-    evidence: tuple[Tensor, ...]
-    duals: list[Tensor]
-
-    @classmethod
-    def of(cls, call: AbstractCall) -> _Parts:
-        asked, evidence = call.problem, call.problem.evidence.unbind(1)
-        return cls(
-            templates=[keys * asked.scale for keys in asked.templates.unbind(1)],
-            values=asked.values.unbind(1),
-            log_preference=call.log_preference.unbind(1),
-            evidence=evidence,
-            duals=[alpha * z for alpha, z in zip(call.alphas, evidence, strict=True)],
-        )
+def _parts(call: AbstractCall) -> dict[str, list[Tensor]]:
+    """The tensors of a call by heads, one tensor for heads that share it, by their names in :class:`CapturedHead`."""
+    asked, evidence = call.problem, [*call.problem.evidence.unbind(1)]
+    return {
+        "templates": [keys * asked.scale for keys in asked.templates.unbind(1)],
+        "values": [*asked.values.unbind(1)],
+        "log_preference": [*call.log_preference.unbind(1)],
+        "evidence": evidence,
+        "dual": [alpha * z for alpha, z in zip(call.alphas, evidence, strict=True)],
+    }
 
 
 class _Shared:
@@ -495,9 +487,9 @@ class _Shared:
         self._without_evidence: dict[bool, Tensor] = {}
 
     @cached_property
-    def parts(self) -> _Parts:
+    def parts(self) -> dict[str, list[Tensor]]:
         with torch.no_grad():
-            return _Parts.of(self._call)
+            return _parts(self._call)
 
     @cached_property
     def weights(self) -> tuple[Tensor, ...]:
