@@ -1,15 +1,16 @@
 """The papers' numbers, as they are kept and as docs/paper.md shows them."""
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import architectures, recording
 from fenchel.reproducing import BERT, FIGURES, T5
+from tests.examples.test_recorded_pages import recorded, table
 from tests.pages import page, python_blocks
+
+NAME = "docs/paper.md"
 
 
 def test_figure_4a_is_the_mean_of_figure_5() -> None:
@@ -26,35 +27,17 @@ def test_figure_4a_is_the_mean_of_figure_5() -> None:
     assert means[0] == pytest.approx(printed[0], abs=3e-3)
 
 
-NAME = "docs/paper.md"
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
-
-
-def recorded(figure: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"reproduce-{figure}-demo.json").read_text())
-
-
-def rows_between(first: str, last: str) -> list[list[str]]:
-    text = page(NAME).split(first)[1].split(last)[0]
-    return [re.split(r"\s*\|\s*", line.strip(" |")) for line in text.splitlines() if re.match(r"\| \d", line)]
-
-
 def test_the_table_of_figure_4a_is_what_was_recorded() -> None:
-    saved = recorded("figure4")
-    panel = saved["panels"][0]
-    printed = [[row[0] for row in FIGURES["figure4"][0].printed]]
-    columns = [
-        *printed,
-        [row[0] for row in panel["ours"]],
-        panel["beside"]["predicted_deviation"],
-        panel["beside"]["total_variation"],
-    ]
-    expected = [
-        [str(layer + 1), *(f"{c[layer]:.3f}" if layer < len(c) else "–" for c in columns)]
+    saved = recorded("reproduce-figure4-demo")
+    found, printed = saved["panels"][0], [row[0] for row in FIGURES["figure4"][0].printed]
+    deviations = found["beside"]["predicted_deviation"], found["beside"]["total_variation"]
+    columns = [printed, [row[0] for row in found["ours"]], *deviations]
+    expected = {
+        str(layer + 1): [f"{column[layer]:.3f}" if layer < len(column) else "–" for column in columns]
         for layer in range(6)  # of twelve: the paper prints the same for those that the demo does not have
-    ]
-    assert {row[0] for row in FIGURES["figure4"][0].printed[4:]} == {0.0}
-    assert rows_between("## Figures 4a and 5", "## Figure 3") == expected
+    }
+    assert {*printed[4:]} == {0.0}
+    assert table(page(NAME).split("## Figures 4a and 5")[1]) == expected
     assert saved["not_converged"] == 0
     assert f"all {saved['problems']:,} exact problems" in page(NAME)
     assert f"over {saved['manifest']['tokens']:,} tokens" in page(NAME)
@@ -77,7 +60,7 @@ def test_the_table_of_other_architectures_is_what_was_recorded() -> None:
     table = f"{architectures.BEGIN}\n{architectures.page(rows)}\n{architectures.END}"
     assert table in page(NAME)
     assert rows.keys() == {"demo, trained", "demo, untrained", *architectures.FAMILIES}
-    saved = recorded("figure4")["panels"][0]
+    saved = recorded("reproduce-figure4-demo")["panels"][0]
     means = [row[0] for row in saved["ours"]]
     papers_space = [one["input"] for row in rows.values() for one in row.values() if one.get("input")]
     assert f"averages below [{min(papers_space):.4f}]" in page(NAME)
