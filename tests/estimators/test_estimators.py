@@ -51,15 +51,9 @@ def test_noise_and_alpha_are_two_readings_of_one_number() -> None:
     torch.testing.assert_close(likelihood / eta, penalty)
 
 
-MEANS = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
-
-
-def problem(size: float, alpha: float = 1.0) -> InferenceProblem:
-    return InferenceProblem(Exponential(MEANS), size * drawn(2, 4, 3).abs(), alpha)
-
-
 def test_a_family_without_a_tilt_of_its_own_has_one() -> None:
-    u, found = Exponential(MEANS), problem(0.3).solve("exact", tol=1e-9)
+    u = Exponential(torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64))
+    found = InferenceProblem(u, 0.3 * drawn(2, 4, 3).abs()).solve("exact", tol=1e-9)
     inferred = found.distribution
     assert isinstance(inferred, Tilted)
     lam = 0.1 * found.dual
