@@ -2,6 +2,7 @@
 
 import copy
 import re
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,10 +51,13 @@ def test_shards_of_which_one_lacks_it_have_none_together(
 def test_one_that_would_take_long_is_left_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "TwinCost", lambda: TwinCost(now=iter(range(0, 10_000, 40)).__next__))
-    left = few(baseline="auto", directory=tmp_path)
-    assert left.twin is None
-    assert re.match(r"not audited: it would take about \d+ (s|min)", left.manifest["twin"])
+    left: Any = None
+    for step, unit in ((40, "minutes"), (40_000, "hours")):
+        clock = lambda step=step: TwinCost(now=count(step=step).__next__)  # noqa: E731
+        monkeypatch.setattr(run, "TwinCost", clock)
+        left = few(baseline="auto", directory=tmp_path / unit)
+        assert left.twin is None
+        assert re.match(rf"not audited: it would take about \d+ {unit}", left.manifest["twin"])
     endless = small_audit(iter(some_texts(3)), baseline="auto")  # nobody knows how much is left
     assert endless.manifest["twin"].startswith("not audited: it takes longer than a minute")
     assert "--baseline twin" in twin_line(left.manifest)
