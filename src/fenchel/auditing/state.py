@@ -114,7 +114,8 @@ class AuditState:
 
     def new_twin(self) -> AuditStatistics:
         """Empty statistics of a twin, with a table beside that of the model."""
-        return AuditStatistics(self.statistics.table.beside(TWIN_QUERIES), self.statistics.words)
+        folder = self.statistics.table.folder.parent / TWIN_QUERIES
+        return AuditStatistics(ParquetTable(folder), self.statistics.words)
 
     def write(self, directory: Path) -> None:
         """Save the state into a folder, atomically, and remove the parts of tables there that it does not name."""

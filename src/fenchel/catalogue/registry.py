@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, fields
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -113,8 +112,3 @@ def entry_lines(entry: Entry) -> tuple[tuple[str, str], ...]:
         arguments = ", ".join(f"{name}={code}" for name, code in entry.layer.items())
         rows.append(("as a layer", f"MultiheadAttention(width, heads, {arguments})"))
     return tuple(rows)
-
-
-def listed(entries: Iterable[Entry]) -> tuple[tuple[str, str, str, str, str], ...]:
-    """Rows of the list: name, title, preference, evidence, verdict."""
-    return tuple((one.name, one.title, one.preference, one.evidence, one.verdict.value) for one in entries)

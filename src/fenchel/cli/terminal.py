@@ -412,7 +412,7 @@ def print_list(entries: Iterable[Entry]) -> None:
     """Print all entries, a table for each family; names are not broken."""
     from rich.text import Text
 
-    from fenchel.catalogue.registry import NOTES, listed
+    from fenchel.catalogue.registry import NOTES
 
     console, by_family = _standard_output(), dict[str, list["Entry"]]()
     for entry in entries:
@@ -423,7 +423,8 @@ def print_list(entries: Iterable[Entry]) -> None:
     for family, members in by_family.items():
         table = titled_table(family, *shown, left=shown)
         table.columns[0].no_wrap, table.columns[0].min_width = True, longest
-        for row in listed(members):
+        for one in members:
+            row = (one.name, one.title, one.preference, one.evidence, one.verdict.value)
             cells = zip(_COLUMNS, row, strict=True)
             table.add_row(*(Text(cell) for heading, cell in cells if heading in shown))
         console.print(table)

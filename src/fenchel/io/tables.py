@@ -97,10 +97,6 @@ class ParquetTable:
         """File names of the parts."""
         return [path.name for path in self.parts]
 
-    def beside(self, name: str) -> ParquetTable:
-        """An empty table in a folder beside this one."""
-        return ParquetTable(self.folder.parent / name)
-
     @property
     def full(self) -> bool:
         """Whether the unwritten rows fill a part."""
