@@ -121,7 +121,10 @@ def test_sentences_have_the_numbers_of_the_audit() -> None:
     keys = replace(clean, manifest=clean.manifest | {"space": "key"})
     assert "and the mean of a head's keys is off by" in " ".join(headline(keys))
     assert "All 300 exact solutions are certified" in said
-    assert "297 of 300 exact solutions are certified, 3 are not" in summary_sentence(missed)
+    assert (
+        "297 of 300 exact solutions are certified, 3 are not: a certified dual point is within"
+        in summary_sentence(missed)
+    )
     html = render_html(missed)
     assert html.index("3 of 300 problems did not converge") < html.index('id="summary"')
     empty = AuditReport(manifest(), AuditStatistics())

@@ -155,8 +155,8 @@ def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
         else f"All {count(problems)} exact solutions are certified"
     )
     return (
-        f"{certified}: by a bound computed in float64, independent of the solver, the dual point is within "
-        f"{tolerance:g} of the true one, relative to its norm."
+        f"{certified}: a certified dual point is within {tolerance:g} of the true one, relative to its norm, by a "
+        "bound computed in float64, independent of the solver."
     )
 
 
