@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -256,12 +256,10 @@ def _recorded_outputs(layers: Mapping[str, nn.Module]) -> Iterator[Mapping[str, 
     def keep(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
         outputs[name].append(output[0] if isinstance(output, tuple) else output)
 
-    hooks = [layer.register_forward_hook(partial(keep, name)) for name, layer in layers.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(partial(keep, name)))
         yield outputs
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _positions(output: Tensor, rows: int, called: str, *, batch_first: bool) -> Tensor:
@@ -345,16 +343,3 @@ def mean_outputs(model: nn.Module, task: Task, sites: Collection[Site]) -> dict[
         )
         for site in sites
     }
-
-
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to every tensor of a nested value, such as the output of a model."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        made = {name: mapped(one, change) for name, one in value.items()}
-        return made if type(value) is dict else type(value)(**made)
-    if isinstance(value, list | tuple):
-        parts = [mapped(one, change) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value

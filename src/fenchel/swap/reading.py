@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from fenchel.arguments import checked, number_of, shown
 from fenchel.auditing.inputs import batches_of, require_one_source
@@ -32,7 +33,7 @@ from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import RunModel, load_run, refuse_beside_loader
 from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order
-from fenchel.swap.observation import Task, mapped
+from fenchel.swap.observation import Task
 from fenchel.swap.tasks import (
     ExampleTask,
     LanguageTask,
@@ -355,7 +356,7 @@ def _own_measure(name: str, output: Any, batch: Batch) -> Tensor:
             f"batch {batch.after.document} has no {name}, but the first has one; expected one for each, or none."
         )
     # On the CPU, where batches are, and half precision as float32.
-    return measure(mapped(output, lambda tensor: widened(tensor).cpu()))
+    return measure(tree_map_only(Tensor, lambda tensor: widened(tensor).cpu(), output))
 
 
 def _whole(batch: Batch) -> Batch:

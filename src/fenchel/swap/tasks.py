@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.utils._pytree import tree_map_only
 
 from fenchel.arguments import number_of, shown
 from fenchel.errors import InputError, ModelError
@@ -29,7 +30,7 @@ from fenchel.io.windows import (
 )
 from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
-from fenchel.swap.observation import IGNORED, Observation, Step, Task, mapped, observe_layers
+from fenchel.swap.observation import IGNORED, Observation, Step, Task, observe_layers
 
 Measure = Callable[[Any, Any], Tensor]
 """Function of the output of the model for B rows and their target that returns (B,) numbers."""
@@ -451,7 +452,7 @@ class ExampleTask(Task):
         """See ``Task``."""
         output, stacks = observe_layers(model, step)
         device = device_and_dtype(model)[0]
-        target = mapped(self.targets(step.batch), lambda one: one.to(device))
+        target = tree_map_only(Tensor, lambda one: one.to(device), self.targets(step.batch))
         rows = len(step.batch.documents)
         result = {name: _measured(name, one, output, target, rows) for name, one in self.measures.items()}
         return Observation(stacks, losses=result.get("loss"), scores=result.get("score"))
