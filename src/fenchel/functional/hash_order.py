@@ -177,6 +177,10 @@ class HashOrder:
             result += meets
         return result
 
+    def alone(self, unmet: Tensor) -> Tensor:
+        """Tokens that attend to themselves: those that meet no others, (L, n), and are not padding."""
+        return unmet if self.padding is None else unmet & ~self.padding
+
     def _bucket_of_slots(self) -> Tensor:
         """The bucket of each slot in its own round, (L, G, c)."""
         by_round = self.slots.unflatten(1, (self.rounds, -1)).flatten(2).clamp_max(self.tokens - 1)
@@ -245,7 +249,7 @@ def _joined(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) ->
     unmet = total == 0
     mean = (sums * share).sum(1) / total.masked_fill(unmet, 1)
     if order.self_last:
-        mean = mean.where(~_alone(unmet, order), value)
+        mean = mean.where(~order.alone(unmet.squeeze(-1)).unsqueeze(-1), value)
     return mean, (highest + total.log()).masked_fill(unmet, torch.inf).squeeze(-1)
 
 
@@ -259,10 +263,8 @@ def _gradients_of(
     order: HashOrder,
 ) -> tuple[Tensor, Tensor, Tensor]:
     direct = torch.zeros_like(value)
-    unmet = (log_sum == torch.inf).unsqueeze(-1)
     if order.self_last:
-        alone = _alone(unmet, order)
-        direct = gradient.where(alone, direct)
+        direct = gradient.where(order.alone(log_sum == torch.inf).unsqueeze(-1), direct)
     # Empty slots are not queries.
     level = torch.nn.functional.pad(log_sum, (0, 1), value=torch.inf).gather(1, order.slots.flatten(1))
     weights = _logits(dual, templates, order).sub_(level.view_as(order.slots).unsqueeze(-1)).exp_()
@@ -293,11 +295,6 @@ _gradients = differentiated_once(_all_gradients, "hashing attention")
 def _logits(dual: Tensor, templates: Tensor, order: HashOrder) -> Tensor:
     """Logits of slots and the slots of their windows, -inf where they do not meet, (L, G, c, C)."""
     return order.weigh_(order.of_slots(dual) @ order.windows_of(order.of_slots(templates)).mT)
-
-
-def _alone(unmet: Tensor, order: HashOrder) -> Tensor:
-    """Tokens that attend to themselves, (L, n, 1): those that meet no others and are not padding."""
-    return unmet if order.padding is None else unmet & ~order.padding.unsqueeze(-1)
 
 
 def _blocks(order: HashOrder) -> Iterator[tuple[slice, HashOrder]]:

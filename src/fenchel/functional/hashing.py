@@ -274,10 +274,7 @@ def _log_meetings(order: HashOrder, dtype: torch.dtype | None) -> Tensor:
     met = met.unflatten(1, (size, size))[:, :-1, :-1]
     met = met if order.count_meetings else met.sign()
     if order.self_last:
-        alone = (met == 0).all(-1)
-        if order.padding is not None:
-            alone = alone & ~order.padding
-        met = met + torch.diag_embed(alone.to(met.dtype))
+        met = met + torch.diag_embed(order.alone((met == 0).all(-1)).to(met.dtype))
     return met.log()
 
 
@@ -435,8 +432,6 @@ def _log_preference(order: HashOrder, dtype: torch.dtype) -> Tensor:
     log_u = order.weigh_(torch.zeros(*order.slots.shape, seen.shape[-1], dtype=dtype, device=seen.device))
     if not order.self_last:
         return log_u
-    unmet = order.of_tokens(log_u.isneginf().all(-1)).all(1)
-    if order.padding is not None:
-        unmet = unmet & ~order.padding
+    alone = order.alone(order.of_tokens(log_u.isneginf().all(-1)).all(1))
     itself = order.slots.unsqueeze(-1) == seen
-    return log_u.masked_fill(itself & order.of_slots(unmet).unsqueeze(-1), 0.0)
+    return log_u.masked_fill(itself & order.of_slots(alone).unsqueeze(-1), 0.0)

@@ -205,14 +205,10 @@ def _is_uniform(weights: Tensor) -> bool:
 
 def _is_triangle(mask: Tensor) -> bool:
     """Whether a bool mask (1, 1, n, n) is exactly the causal one."""
-    queries, keys = mask.shape[-2:]
-    if mask.dtype != torch.bool or queries != keys or queries < 2 or mask.shape[:2] != (1, 1):
-        return False
-    places = torch.arange(keys, device=mask.device)
-    # By blocks, without another n by n array.
-    return all(
-        torch.equal(rows, places <= own.unsqueeze(-1))
-        for rows, own in zip(mask[0, 0].split(_ROWS), places.split(_ROWS), strict=True)
+    keys = mask.shape[-1]
+    is_square = mask.dtype == torch.bool and mask.shape == (1, 1, keys, keys)
+    return (
+        is_square and LogPreference(mask).is_causal(keys, keys) and int(mask.sum()) == keys * (keys + 1) // 2
     )
 
 

@@ -229,14 +229,10 @@ class GaussianWindow(_AbstractGaussian):
         check_positive("GaussianWindow", pace=pace)
         check_flags(predict_location=predict_location, predict_width=predict_width)
         predicts = predict_location or predict_width
-        if predicts and query_dim is None:
+        if predicts is (query_dim is None):
             raise ProblemError(
-                "GaussianWindow needs query_dim, the width of the layer's query, to predict location or width."
-            )
-        if query_dim is not None and not predicts:
-            raise ProblemError(
-                f"GaussianWindow got query_dim={query_dim}, but predicts nothing; "
-                "set predict_location or predict_width."
+                f"query_dim of GaussianWindow is {query_dim}, predict_location {predict_location} and predict_width "
+                f"{predict_width}; expected the width of the layer's query if one of them is predicted, else None."
             )
         if predict_location and pace != 1:
             raise ProblemError(
