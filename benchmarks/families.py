@@ -269,7 +269,10 @@ _REASONS = (
     ("times in one forward", "have a module that attends several times in a forward pass"),
     ("did not attend|which was never called", "have attention that the inputs do not reach"),
     ("padding mask of the batch", "attend to padding of which nothing is known"),
-    ("passes (attention_mask|position_bias) of shape", "pass a mask that does not fit queries and keys"),
+    (
+        r"(attention_mask|position_bias) (of|\(.*\) has) shape",
+        "pass a mask that does not fit queries and keys",
+    ),
     ("passes '", "pass an argument whose effect is not known"),
     ("differs by", "change their scores in a way that no argument shows"),
     ("needs decoder_input_ids", "have a decoder whose inputs are not known"),

@@ -39,7 +39,6 @@ from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.tensors import (
     BOOL,
-    broadcasts_to,
     check_finite,
     check_not_mapped,
     check_tensor,
@@ -352,12 +351,7 @@ def _checked_cost(cost: str | Tensor, shape: tuple[int, ...], device: torch.devi
         return cost_named(cost)
     # Before checking its values, which takes memory for all of them.
     form, size = "(..., keys and atoms, keys and atoms), or the name of a cost", shape[-1]
-    check_tensor("cost", cost, form, sizes=(..., size, size), device=device)
-    if not broadcasts_to(tuple(cost.shape[:-2]), shape[:-1]):
-        raise ProblemError(
-            f"cost has shape {tuple(cost.shape)}; expected one that broadcasts to (batch, heads, keys and atoms, keys "
-            f"and atoms) = {(*shape, size)}"
-        )
+    check_tensor("cost", cost, form, sizes=(..., size, size), broadcast=(*shape, size), device=device)
     return GivenCost(cost[(None,) * (4 - cost.dim())])
 
 

@@ -15,7 +15,7 @@ from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.registry import eager_attention
 from fenchel.integrations.sites import preference_numbers
 from fenchel.nn.inference import Problem
-from fenchel.tensors import broadcasts_to, may_attend
+from fenchel.tensors import MASK, check_tensor, may_attend
 
 _ROWS = 256  # block size of checks of masks
 
@@ -272,14 +272,10 @@ def call_preference(call: FamilyCall, *, by_value: bool = False) -> Tensor | Non
     """
     shape, mask, bias = call.shape, call.mask, call.position_bias
     for name, tensor in {"attention_mask": mask, "position_bias": bias}.items():
-        if tensor is None:
-            continue
-        fits = tensor.ndim == 4 and broadcasts_to(tuple(tensor.shape), shape)
-        if not fits or not (tensor.dtype == torch.bool or tensor.is_floating_point()):
-            raise CaptureError(
-                f"{call.site} passes {name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype}; expected "
-                f"bool or floating, broadcastable to (batch, heads, queries, keys) = {shape}"
-            )
+        if tensor is not None:
+            form = "(batch, heads, queries, keys), or 1 for any of them"
+            kind: dict[str, Any] = {"dtypes": MASK, "dims": 4, "broadcast": shape, "error": CaptureError}
+            check_tensor(f"{name} ({call.site})", tensor, form, **kind)
     if mask is None and shape[2] > 1:  # a single query sees all keys
         if call.is_causal is None:
             raise CaptureError(
@@ -475,20 +471,15 @@ def check_against_eager(call: FamilyCall, output: Tensor, preference: LogPrefere
         )
     difference = float((expected[0] - result).abs().max())
     allowed = _tolerance(query, float(value[batch].abs().max()))
-    if (
-        not difference <= allowed
-        and mask is None
-        and preference.mask_or_bias is not None
-        and call.position_bias is None
-    ):
+    if difference <= allowed:
+        return
+    if mask is None and preference.mask_or_bias is not None and call.position_bias is None:
         raise CaptureError(
             f"{call.name} is causal and passes no mask: eager attention of its family then sees every key, "
             "other implementations only earlier ones, so its mask is ambiguous. Give the model an attention_mask"
         )
-    if not difference <= allowed:
-        raise ModelError(
-            f"{call.name}: attention of the form softmax(scaling·⟨q, k⟩ + log u)·v differs by {difference:.1e} "
-            f"(expected at most {allowed:.1e}) from eager_attention_forward of its family, which changes the scores "
-            "in an unknown way, so its attention cannot be replaced. Use a model of another family, or report this "
-            "one"
-        )
+    raise ModelError(
+        f"{call.name}: attention of the form softmax(scaling·⟨q, k⟩ + log u)·v differs by {difference:.1e} (expected "
+        f"at most {allowed:.1e}) from eager_attention_forward of its family, which changes the scores in an unknown "
+        "way, so its attention cannot be replaced. Use a model of another family, or report this one"
+    )

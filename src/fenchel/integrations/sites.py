@@ -31,7 +31,7 @@ from fenchel.nn.inference import (
 )
 from fenchel.nn.mixture import MixtureAttention
 from fenchel.nn.transport import TransportAttention
-from fenchel.tensors import log_weights, may_attend, widened
+from fenchel.tensors import BOOL, check_tensor, log_weights, may_attend, widened
 
 
 @dataclass(frozen=True)
@@ -267,19 +267,9 @@ class RealQueries:
         real = None if mask is None or mask.ndim != 2 else mask != 0
         if counted is None:
             return real
-        if counted.dtype != torch.bool or counted.ndim != 2:
-            raise InputError(
-                f"{name} has dtype {counted.dtype} and shape {tuple(counted.shape)}; expected bool (batch, "
-                "queries)"
-            )
-        if real is None:
-            return counted
-        if real.shape != counted.shape:
-            raise InputError(
-                f"{name} has shape {tuple(counted.shape)}, but {key} has {tuple(real.shape)}; they must be "
-                "the same"
-            )
-        return real & counted.to(real.device)
+        form, sizes = f"(batch, queries), as {key}", (None, None) if real is None else real.shape
+        check_tensor(name, counted, form, dtypes=BOOL, sizes=sizes, error=InputError)
+        return counted if real is None else real & counted.to(real.device)
 
     def fits(self, query: Tensor, *, decoder: bool) -> bool:
         """Whether the known mask has the shape of the queries (B, H, m, d)."""

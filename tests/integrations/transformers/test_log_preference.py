@@ -84,15 +84,15 @@ def test_causal_only_where_no_mask_says_otherwise(called: Build) -> None:
 @pytest.mark.parametrize(
     ("mask", "got"),
     [
-        (torch.ones(2, 6), r"attention_mask of shape \(2, 6\)"),
-        (torch.ones(2, 1, 3, 7), r"attention_mask of shape \(2, 1, 3, 7\)"),
-        (torch.ones(2, 1, 3, 6, dtype=torch.long), "dtype torch.int64"),
+        (torch.ones(2, 6), r"shape \(2, 6\); expected 4 dimensions"),
+        (torch.ones(2, 1, 3, 7), r"shape \(2, 1, 3, 7\); expected .*= \(2, 4, 3, 6\)"),
+        (torch.ones(2, 1, 3, 6, dtype=torch.long), "dtype torch.int64; expected torch.float32"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_an_error(called: Build, mask: Tensor, got: str) -> None:
-    with pytest.raises(CaptureError, match=f"{got}.*expected.*= \\(2, 4, 3, 6\\)"):
+    with pytest.raises(CaptureError, match=rf"attention_mask \(layers.0\) has {got}"):
         called(mask)
-    with pytest.raises(CaptureError, match="position_bias"):
+    with pytest.raises(CaptureError, match=rf"position_bias \(layers.0\) has {got}"):
         called(None, mask)
 
 
