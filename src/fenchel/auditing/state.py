@@ -255,9 +255,7 @@ class AuditState:
         require_packages("hf", "pandas")
         import pandas
 
-        names = self.statistics.record_keys()
-        rows = [{name: head[name] for name in names} for head in self.statistics.heads]
-        return pandas.DataFrame(rows, columns=list(names))
+        return pandas.DataFrame(self.statistics.heads, columns=list(self.statistics.record_keys()))
 
     def __repr__(self) -> str:
         """Model, counts and means over all queries in one line."""
