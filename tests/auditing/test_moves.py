@@ -172,10 +172,9 @@ def test_types_follow_the_marks_of_the_vocabulary(tokens: dict[str, tuple[str, s
 def known(found: Any, query: int, key: int) -> str:
     """The class of a key to a query of the first row, as the tensors say it."""
     kinds = found.keys[0, key].clone()
-    if found.beside is not None:
-        for place, step in zip(found.beside[0, query].tolist(), range(3), strict=True):
-            if place == key and query + step - 1 == key:
-                kinds += found.corrections[0, query, step]
+    for place, step in zip(found.beside[0, query].tolist(), range(3), strict=True):
+        if place == key and query + step - 1 == key:
+            kinds += found.corrections[0, query, step]
     return KEY_CLASSES[int(kinds.argmax())]
 
 

@@ -63,21 +63,20 @@ class TokenClasses:
         types: (B, m), index of each query's type in ``TOKEN_TYPES``.
         classes: (B, m), index of each query's class in ``KEY_CLASSES`` as a key of another query.
         keys: (B, n, C), one-hot classes of the keys, ``itself`` and ``neighbour`` aside.
-        beside: (B, m, 3), the keys before, at and after each query; None between different texts.
+        beside: (B, m, 3), the keys before, at and after each query.
         corrections: (B, m, 3, C), corrections of ``keys`` for these three: 1 for ``itself`` or ``neighbour`` and -1 for
-            the class in ``keys``, or 0 where the key is a sink or does not exist; None as above.
+            the class in ``keys``, or 0 where the key is a sink, does not exist, or is of another text.
     """
 
     types: Tensor
     classes: Tensor
     keys: Tensor
-    beside: Tensor | None
-    corrections: Tensor | None
+    beside: Tensor
+    corrections: Tensor
 
     def to(self, device: torch.device) -> TokenClasses:
         """The same on a device."""
-        moved: dict[str, Any] = {name: x if x is None else x.to(device) for name, x in vars(self).items()}
-        return TokenClasses(**moved)
+        return TokenClasses(*(tensor.to(device) for tensor in vars(self).values()))
 
     def of_block(self, sequences: Tensor, queries: slice) -> TokenClasses:
         """Those of a block, with one sequence for each of its groups and some of the queries."""
@@ -86,14 +85,10 @@ class TokenClasses:
 
     def each_query(self, change: Callable[[Tensor], Tensor]) -> TokenClasses:
         """Apply a function to the tensors of queries, (B, m, ...)."""
-        beside, corrections = self.beside, self.corrections
-        return replace(
-            self,
-            types=change(self.types),
-            classes=change(self.classes),
-            beside=None if beside is None else change(beside),
-            corrections=None if corrections is None else change(corrections),
+        types, classes, beside, corrections = map(
+            change, (self.types, self.classes, self.beside, self.corrections)
         )
+        return TokenClasses(types, classes, self.keys, beside, corrections)
 
 
 def moves_by_class(first: Tensor, moved: Tensor, sizes: Tensor, classes: TokenClasses) -> dict[str, Tensor]:
@@ -110,13 +105,12 @@ def moves_by_class(first: Tensor, moved: Tensor, sizes: Tensor, classes: TokenCl
     """
     # Classes are the rows: a product with few columns takes four times as long.
     keys = classes.keys.mT.unsqueeze(1).to(first.dtype).contiguous()
-    parts = first, sizes, moved
-    on, size, net = ((keys @ part.mT).mT for part in parts)
-    if classes.beside is not None and classes.corrections is not None:
-        index = classes.beside.unsqueeze(1).expand(*first.shape[:3], -1)
-        change = classes.corrections.unsqueeze(1).to(first.dtype)
-        near = [(part.gather(-1, index).unsqueeze(-1) * change).sum(-2) for part in parts]
-        on, size, net = on + near[0], size + near[1], net + near[2]
+    index = classes.beside.unsqueeze(1).expand(*first.shape[:3], -1)
+    change = classes.corrections.unsqueeze(1).to(first.dtype)
+    on, size, net = (
+        (keys @ part.mT).mT + (part.gather(-1, index).unsqueeze(-1) * change).sum(-2)
+        for part in (first, sizes, moved)
+    )
     result = {"attention": on, "leaves": (size + net) / 2, "reaches": (size - net) / 2}
     return {
         # Rounding can make it negative.
@@ -253,11 +247,10 @@ class TokenClassifier:
             types, own = self._side(batch, decoder[0], sizes[0])
             _, classes = self._side(batch, decoder[1], sizes[1])
             known = torch.nn.functional.one_hot(classes, len(KEY_CLASSES))
-            beside = corrections = None
-            if not crosses:
-                beside, corrections = _neighbourhood(sizes[0], classes, known)
-                corrections = corrections.to(dtype)
-            result = TokenClasses(types, own, known.to(dtype), beside, corrections)
+            beside, corrections = _neighbourhood(sizes[0], classes, known)
+            # Between different texts no key is beside a query.
+            corrections = torch.zeros_like(corrections) if crosses else corrections
+            result = TokenClasses(types, own, known.to(dtype), beside, corrections.to(dtype))
             self._made[name] = result.to(call.query.device)
         return self._made[name]
 
