@@ -310,7 +310,7 @@ class ExampleSearch:
         """Queries that may have to be kept, with their patterns."""
         batch, keys, measures = measured.batch, measured.keys, measured.measures
         values, index = measures.values, measures.positions.clamp(min=0)
-        positions = measured.positions.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
+        positions = measured.sample.index.unsqueeze(1).expand(-1, len(keys), -1).gather(-1, index)
         variation, deviation = (
             values[name].gather(-1, index).float().cpu() for name in ("total_variation", "relative_deviation")
         )

@@ -125,7 +125,7 @@ class MeasuredCall:
         batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
         tokens: Types and classes of its tokens, of the measured queries only.
         measures: The measures, (B, heads, N).
-        sample: The N queries of each window that were measured; None where all of them were.
+        sample: The N queries of each window that were measured.
     """
 
     call: AttentionCall
@@ -133,26 +133,12 @@ class MeasuredCall:
     batch: Batch
     tokens: TokenClasses
     measures: Measures
-    sample: SampledQueries | None = None
+    sample: SampledQueries
 
     @property
     def keys(self) -> list[HeadKey]:
         """The measured heads."""
         return [HeadKey(self.call.site.kind, self.call.site.layer, head) for head in self.heads]
-
-    @property
-    def counted(self) -> Tensor:
-        """(B, N) bool, which of the measured queries count."""
-        return self.call.counted if self.sample is None else self.sample.there
-
-    @property
-    def positions(self) -> Tensor:
-        """(B, N), positions of the measured queries in their windows, from 0."""
-        if self.sample is not None:
-            return self.sample.index
-        return torch.arange(self.call.counted.shape[1], device=self.call.counted.device).expand_as(
-            self.call.counted
-        )
 
 
 def measure(
@@ -227,8 +213,8 @@ class SampledQueries:
     """The sampled queries of an attention call.
 
     Attributes:
-        index: (B, N), their positions, ascending; 0 where a window has fewer.
-        there: (B, N) bool, whether there is a query.
+        index: (B, N), their positions in the windows, from 0, ascending; 0 where a window has fewer.
+        there: (B, N) bool, whether there is a query that counts.
         population: (B,), the number of counted queries of each window, on the CPU.
     """
 
@@ -257,7 +243,7 @@ class SampledQueries:
 _BYTES = 8  # of the number that a position is drawn by
 
 
-def sampled_queries(call: AttentionCall, batch: Batch, size: int, *, seed: int) -> SampledQueries:
+def sampled_queries(call: AttentionCall, batch: Batch, size: int | str, *, seed: int) -> SampledQueries:
     """A uniform random sample of the counted queries of each window.
 
     Each position has a pseudorandom number that depends only on the seed, the kind of attention, the document and the
@@ -267,10 +253,13 @@ def sampled_queries(call: AttentionCall, batch: Batch, size: int, *, seed: int) 
     Args:
         call: The attention call.
         batch: The batch as the layer sees it (:meth:`fenchel.io.batches.Batch.of_sequences`).
-        size: Number of queries of a window; all of them if it has fewer.
+        size: Number of queries of a window; all of them if it has fewer, or for ``"all"``.
         seed: Seed of the draw.
     """
     counted, rows = call.counted.cpu(), list[Tensor]()
+    if not isinstance(size, int):
+        index = torch.arange(counted.shape[1], device=call.counted.device).expand_as(call.counted)
+        return SampledQueries(index, call.counted, counted.sum(1))
     for document, window, marked in zip(batch.documents, batch.windows, counted, strict=True):
         places = marked.nonzero().flatten()
         if len(places) > size:

@@ -82,9 +82,9 @@ class SiteMeasures:
         if options.template_scale == "sqrt_d":
             call = replace(call, scaling=call.query.shape[-1] ** -0.5)
         batch = self._batch.of_sequences(len(call.query))
-        tokens, queries, drawn = self._tokens.of(call, batch), call, None
+        tokens, queries = self._tokens.of(call, batch), call
+        drawn = sampled_queries(call, batch, options.queries, seed=options.seed)
         if isinstance(options.queries, int):
-            drawn = sampled_queries(call, batch, options.queries, seed=options.seed)
             tokens, queries = drawn.of_tokens(tokens), drawn.of_call(call)
         chosen = None if len(heads) == site.num_heads else heads
         measures = measure(queries, options, heads=chosen, tokens=tokens)

@@ -71,9 +71,9 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
     """
     pl = polars_module()
     call, batch, tokens = measured.call, measured.batch, measured.tokens
-    site, counted = call.site, measured.counted.cpu()
+    site, counted = call.site, measured.sample.there.cpu()
     rows, columns = counted.nonzero(as_tuple=True)
-    positions = measured.positions.cpu()[rows, columns]
+    positions = measured.sample.index.cpu()[rows, columns]
     count, several = len(rows), len(measured.heads)
 
     def counted_only(values: Tensor) -> Any:
@@ -87,9 +87,7 @@ def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataF
     ids = _ids(batch, of_queries, call.query.shape[2])[rows, positions]
     keys = _ids(batch, of_keys, call.key.shape[2])
     known = {} if batch.tokenizer is None else texts
-    weight = torch.ones(len(counted), dtype=torch.float64)
-    if measured.sample is not None:
-        weight = measured.sample.population / counted.sum(1).clamp(min=1)
+    weight = measured.sample.population / counted.sum(1).clamp(min=1)
     values = {name: counted_only(value) for name, value in measured.measures.values.items()}
     for name in ("leaves", "reaches"):
         values[f"{name}_token"] = keys[rows.repeat(several), values[name]]
