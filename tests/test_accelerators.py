@@ -20,14 +20,13 @@ from fenchel import tensors as rule
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.functional import exact
 from tests.accelerator_calls import FIRST, LOOKING, READS, Looks, Run, op
+from tests.side_effects import default_dtype, tensors_in
 
 
 @pytest.fixture(autouse=True)
 def wide() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+    with default_dtype(torch.float64):
+        yield
 
 
 @pytest.fixture
@@ -52,15 +51,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return mode
 
 
-def leaves(found: Any) -> list[Tensor]:
-    if isinstance(found, Tensor):
-        return [found]
-    return [leaf for part in found for leaf in leaves(part)] if isinstance(found, tuple) else []
-
-
 def trained(run: Run | Callable[[], Any]) -> list[Tensor]:
     """What a call gives, after a backward pass to everything that it depends on."""
-    found = leaves(run())
+    found = tensors_in(run())
     torch.cat([x.sin().flatten() for x in found if x.requires_grad]).sum().backward()
     return found
 

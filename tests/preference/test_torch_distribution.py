@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributions
+from torch import Tensor
 
 from fenchel import (
     Bernoulli,
@@ -37,14 +37,6 @@ THERE = {name: u for name, u in PREFERENCES.items() if type(u) in TORCHS}
 THERE["mixture of one matrix"] = GaussianMixture(drawn(5, D), covariances=MATRIX)
 
 
-def kind_of(name: str) -> type[distributions.Distribution]:
-    if isinstance(THERE[name], GaussianMixture):
-        return distributions.MixtureSameFamily
-    full = {"Gaussian", "Gaussian of queries"}
-    low_rank = {"Gaussian, low rank plus diagonal": distributions.LowRankMultivariateNormal}
-    return distributions.MultivariateNormal if name in full else low_rank.get(name, distributions.Independent)
-
-
 @pytest.mark.parametrize("name", THERE)
 def test_torch_has_the_same_distribution_and_its_tilt_where_it_has_one(name: str) -> None:
     u, generator = THERE[name], torch.Generator().manual_seed(0)
@@ -55,7 +47,6 @@ def test_torch_has_the_same_distribution_and_its_tilt_where_it_has_one(name: str
             tilted.torch_distribution()
     for one in [u] if isinstance(u, Box | Laplace) else [u, tilted]:
         found = one.torch_distribution()
-        assert isinstance(found, kind_of(name))
         assert (found.batch_shape, found.event_shape) == (one.lead, (u.dim,))
         points = one.sample((2, 3) if one.lead == (1,) else (), generator)
         points = points.squeeze(-2) if one.lead == (1,) else points
