@@ -130,7 +130,7 @@ def test_ranking_agreement_draws_sentences():
 
 @pytest.mark.parametrize(("units", "coverage"), [(5, 0.83), (CONCLUSIVE, 0.90), (30, 0.93)])
 def test_intervals_of_few_units_cover_less_than_they_say(units: int, coverage: float):
-    sample = torch.randn(10_000, units, generator=torch.Generator().manual_seed(units), dtype=torch.float64)
+    sample = torch.randn(4_000, units, generator=torch.Generator().manual_seed(units), dtype=torch.float64)
     means = Bootstrap(1000).samples(lambda weights: weights @ sample.T, [torch.arange(units)], units) / units
     low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
     covered = float(((low <= 0) & (high >= 0)).double().mean())

@@ -11,7 +11,7 @@ from fenchel.drawing import change_style, decimal, signed, signed_short
 from fenchel.swap import SwapReport
 from fenchel.swap.report import head_maps, render_html, stacks, terminal_table
 from tests.auditing.report.samples import HOSTILE
-from tests.auditing.small_audits import small_audit
+from tests.auditing.small_audits import small_audit, some_texts
 from tests.examples.test_recorded_pages import compare, numbers, recorded, table
 from tests.pages import ROOT, page, run_blocks, shown, text_of
 from tests.swap.small_swaps import SCORED, language_model, small_swap
@@ -105,11 +105,11 @@ def test_the_sentences_hold_the_recorded_intervals():
 
 @pytest.fixture(scope="module")
 def several_kinds() -> SwapReport:
-    return small_swap("t5", estimators=["none"], ablations=["zero"], per_head=True)
+    return small_swap("t5", some_texts(3), estimators=["none"], ablations=["zero"], per_head=True)
 
 
 def test_kinds_and_numbers_are_those_of_an_audit(several_kinds: SwapReport) -> None:
-    audited = small_audit(model=language_model("t5").base_model)
+    audited = small_audit(some_texts(1), model=language_model("t5").base_model)
     known = {(one["kind"], one["layer"]): one["name"] for one in several_kinds.manifest["modules"]}
     assert {place: module.name for place, module in audited.modules.items()} == known
     assert [kind for _, kind, _ in head_maps(several_kinds)] == list(KIND_NAMES)
