@@ -24,7 +24,7 @@ def test_a_cost_knows_its_templates() -> None:
     with pytest.raises(ProblemError, match=r"is not bound to templates; use it"):
         OptimalTransport("dot", 1.0).conjugate(torch.zeros(1, 3), torch.zeros(1, 3).log_softmax(-1))
     with pytest.raises(
-        ProblemError, match=r"cost is \(9, 9\), but there are 8 templates \(4 of the preference"
+        ProblemError, match=r"cost has shape \(9, 9\); expected .*\(..., 8, 8\), for 4 templates of the"
     ):
         GIVEN.matrix(TEMPLATES[..., :8, :], SOURCES)
 

@@ -249,14 +249,14 @@ def own(head: fenchel.CapturedHead) -> Tensor:
     return head.output
 
 
-SHORT = r"head 2 of encoder.layer.1.* returned torch.float64 of shape \(3, 8, 6\); .* of shape \(3, 9, 6\)"
+SHORT = r"head 2 of encoder.layer.1.* has shape \(3, 8, 6\); expected .* = \(3, 9, 6\)"
 
 
 @pytest.mark.parametrize(
     ("place", "function", "error", "message"),
     [
         ((2, 2), lambda head: head.output[:, 1:], InputError, SHORT),
-        ((2, 2), lambda head: None, InputError, "returned None; expected a tensor"),
+        ((2, 2), lambda head: None, InputError, "is None; expected a tensor"),
         ((1, 1), 3, InputError, "function is 3; expected a function of a captured head"),
         ((3, 1), own, CaptureError, "head 1 of layer 3 was never called; .* encoder self-attention 1 to 2"),
         ((1, 5), own, CaptureError, "head 5 of layer 1 was never called; .* with up to 4 heads"),

@@ -206,10 +206,9 @@ class OptimalTransport(AbstractCloseness):
         check_device("allowed", self.allowed, support.device, "templates")
         form = "(..., m or 1, N), one for each template of the preference, then each atom"
         check_tensor("allowed", self.allowed, form, dtypes=BOOL, sizes=(..., support.shape[-2]))
-        if values_are_known(self.allowed) and not bool(self.allowed.any(-1).all()):
-            raise ProblemError(
-                "allowed is False for every template in some row; expected at least one True in every row"
-            )
+        check_entries(
+            "any of allowed", self.allowed.any(-1), lambda x: x, "True in every row, for some template"
+        )
 
     def _joined_matrix(self) -> Tensor:
         if self._matrix is None:
@@ -415,13 +414,10 @@ class GivenCost(Replaceable, AbstractCost):
         return self._changed(given=part_of(self.given, box))
 
     def _check(self, templates: Tensor, sources: Tensor) -> None:
-        check_device("cost", self.given, templates.device, "templates")
         count, n = templates.shape[-2], sources.shape[-2]
-        if self.given.shape[-1] != count:
-            raise ProblemError(
-                f"cost is {tuple(self.given.shape)}, but there are {count} templates ({n} of the preference and "
-                f"{count - n} atoms); expected one row and column for each"
-            )
+        form = f"(..., N, N), for {n} templates of the preference and {count - n} atoms"
+        place = {"device": templates.device, "other": "templates"}
+        check_tensor("cost", self.given, form, sizes=(..., count, count), **place)
 
     @override
     def matrix(self, templates: Tensor, sources: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from fenchel.integrations.sites import (
     named_arguments,
 )
 from fenchel.nn.inference import Inferred, attention_layers, averaged
-from fenchel.tensors import check_type, may_attend
+from fenchel.tensors import check_tensor, check_type, may_attend
 
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
 
@@ -525,15 +525,12 @@ def _fitting(output: Any, head: CapturedHead) -> Tensor:
     Raises:
         InputError: If it is not a tensor of the same shape.
     """
-    expected = head.output
-    if not isinstance(output, Tensor) or output.shape != expected.shape or not output.is_floating_point():
-        tensor = isinstance(output, Tensor)
-        got = f"{output.dtype} of shape {tuple(output.shape)}" if tensor else shown(output)
-        raise InputError(
-            f"the replacement of head {head.head} of {head.site.name} returned {got}; expected a tensor of real "
-            f"numbers of shape {tuple(expected.shape)} (batch, queries, width of the values)"
-        )
-    return output.to(expected)
+    name, form = (
+        f"the replacement of head {head.head} of {head.site.name}",
+        "(batch, queries, width of the values)",
+    )
+    check_tensor(name, output, form, sizes=head.output.shape, error=InputError)
+    return output.to(head.output)
 
 
 def _is_number(value: Any) -> bool:

@@ -496,11 +496,8 @@ class AttentionInputs:
                 f"{reader} needs {name}, which is None; pass the layer's {argument} argument, before projection, as "
                 f"AttentionInputs(..., {name}={argument})."
             )
-        if width is not None and tensor.shape[-1] != width:
-            raise ProblemError(
-                f"{name} (the layer's {argument} argument) has width {tensor.shape[-1]}, but {reader} was built with "
-                f"{argument}_dim={width}."
-            )
+        built = "" if width is None else f", as {reader} was built with {argument}_dim={width}"
+        check_tensor(name, tensor, f"(batch, tokens, width){built}", sizes=(None, None, width))
         return tensor
 
     def query_position(self) -> Callable[[Tensor], Tensor]:

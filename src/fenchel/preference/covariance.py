@@ -385,11 +385,10 @@ def _for_all(tensor: Tensor, dims: int, components: int | None, name: str) -> Te
     if components is None:
         return tensor
     lead = tensor.shape[: tensor.dim() - dims]
-    if lead and lead[-1] not in (1, components):
-        raise ProblemError(
-            f"{name} {has(name)} shape {tuple(tensor.shape)}, {lead[-1]} entries for K = {components} components; "
-            "expected one for each, or one for all; pass full matrices as covariances="
-        )
+    if lead:
+        form = f"(..., K, d{', *' * (dims - 1)}), one for each component or for all; full matrices are covariances="
+        sizes = (..., (1, components), *tensor.shape[tensor.dim() - dims :])
+        check_tensor(name, tensor, form, sizes=sizes)
     return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - dims :])
 
 

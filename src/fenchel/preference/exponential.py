@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, distributions
 from typing_extensions import override
 
-from fenchel.errors import ProblemError
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
-from fenchel.tensors import UNIT, first_index, polynomial, values_are_known
+from fenchel.tensors import UNIT, check_entries, polynomial, values_are_known
 
 SMALL = 0.5
 """Arguments below which the series is used: each term is 40 times smaller than the one before."""
@@ -134,17 +133,9 @@ class TruncatedExponential(AbstractProduct):
     def _set_between(self, **parameters: Any) -> None:
         """Check and set parameters, among them low and high."""
         self._set(**parameters)
-        low, high = self.low, self.high
-        if values_are_known(low):
-            width = (high - low).detach()
-            if not bool((width > 0).all()):
-                where = first_index(~(width > 0))
-                ends = (float(end.detach().expand(width.shape)[where]) for end in (low, high))
-                raise ProblemError(
-                    "low and high are {:.6g} and {:.6g} at index {}; expected low below high in every entry".format(
-                        *ends, where
-                    )
-                )
+        check_entries(
+            "high - low", self.high - self.low, lambda x: x > 0, "numbers above 0: low is below high"
+        )
 
     def half(self) -> Tensor:
         """Half the width of the interval."""
