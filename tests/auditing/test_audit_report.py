@@ -17,10 +17,10 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.swap_effects import is_module, swap_effects
 from fenchel.errors import InputError
 from fenchel.io.storage import check_json
-from fenchel.swap import SwapReport, swap
+from fenchel.swap import SwapReport
 from tests.auditing.report.samples import HOSTILE, manifest, sample_report
-from tests.auditing.small_audits import files_of, small_audit, small_model, some_texts
-from tests.io.test_windows import word_tokenizer
+from tests.auditing.small_audits import files_of, small_audit, small_model
+from tests.swap.small_swaps import small_swap
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +97,7 @@ def test_the_notebook_has_the_heat_map_of_the_report_unless_it_is_huge(
 
 @pytest.fixture(scope="module")
 def swapped() -> SwapReport:
-    return swap(
-        small_model(),
-        word_tokenizer(),
-        some_texts(),
-        per_head=True,
-        layers=[2],
-        alphas=[0.8, 1.2],
-        bootstrap=100,
-        max_length=12,
-    )
+    return small_swap(model=small_model(), per_head=True, layers=[2], alphas=[0.8, 1.2])
 
 
 def test_heads_stand_beside_what_changes_when_they_infer_exactly(
