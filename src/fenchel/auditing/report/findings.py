@@ -37,18 +37,6 @@ def model_name(manifest: Mapping[str, Any]) -> str:
     return str(manifest.get("model") or "an unnamed model")
 
 
-def mean_of(whose: str, manifest: Mapping[str, Any]) -> str:
-    """What the mean of the templates of a head is in the audit's space.
-
-    Example:
-        >>> mean_of("its", {"space": "key"}), mean_of("its", {"space": "input"})
-        ('the mean of its keys', 'its output before the value map')
-    """
-    if manifest.get("space") == "input":
-        return f"{whose} output before the value map"
-    return f"the mean of {whose} keys"
-
-
 _LEARNED = 2.0  # ratio of the moved weight to the twin's above which it is attributed to training
 
 
@@ -99,7 +87,8 @@ def moved_sentence(
     each = "each of " if queries and heads > 1 else ""
     where = f"{number_of(number, 'query', 'queries')} in {each}{number_of(heads, 'head')}"
     moved, error = statistics.mean("total_variation"), statistics.mean("mean_error")
-    mean = mean_of("a head's", manifest)
+    is_input = manifest.get("space") == "input"
+    mean = "a head's output before the value map" if is_input else "the mean of a head's keys"
     sentence = (
         f"Over {where}, {percent(moved)} of attention's weight would move to other tokens in the exact solution (total "
         f"variation {short(moved)}), and {mean} is off by {percent(error)} of its exact length."
