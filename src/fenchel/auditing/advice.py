@@ -354,21 +354,6 @@ def python_call(
     return f"{function}({model}, {maker}, {'images=' if images else ''}{read}{written})"
 
 
-def source_words(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Words of a command that name the source of the inputs.
-
-    Example:
-        >>> source_words({"texts": "my text.txt"}), source_words({"loader": "examples/vision.py"})
-        (('--text', 'my text.txt'), ('--loader', 'examples/vision.py'))
-    """
-    if manifest.get("loader") is not None:
-        return ("--loader", str(manifest["loader"]))
-    return (
-        "--images" if manifest.get("reads") == "images" else "--text",
-        str(manifest.get("texts") or "FILE"),
-    )
-
-
 def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str, Any], out: str) -> str:
     """A command for a POSIX shell.
 
@@ -378,7 +363,9 @@ def written_command(verb: str, manifest: Mapping[str, Any], options: Mapping[str
         options: Further options by name; True for an option without a value, sequences are joined by commas.
         out: Folder of the results.
     """
-    words = ["fenchel", verb, str(manifest.get("model") or "MODEL"), *source_words(manifest)]
+    option, loader = "--images" if manifest.get("reads") == "images" else "--text", manifest.get("loader")
+    source = (option, str(manifest.get("texts") or "FILE")) if loader is None else ("--loader", str(loader))
+    words = ["fenchel", verb, str(manifest.get("model") or "MODEL"), *source]
     for name, value in options.items():
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
