@@ -17,6 +17,7 @@ from fenchel.problem import tensors_of
 from fenchel.tensors import (
     HALF,
     MASK,
+    check_entries,
     check_finite,
     check_flags,
     check_not_mapped,
@@ -336,12 +337,8 @@ def _open(log_preference: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | N
     empty = largest == -torch.inf
     level = largest.masked_fill(empty, 0)
     far = level.abs() > _harmless_level(log_preference, dtype)
-    known = values_are_known(largest)
-    if known and not bool((largest < torch.inf).all()):
-        raise ProblemError(
-            "log_preference (in a layer, its preference and attn_mask) contains NaN or +inf; expected finite log "
-            "weights, or -inf where masked"
-        )
+    known, name = values_are_known(largest), "log_preference (in a layer, its preference and attn_mask)"
+    check_entries(name, largest, lambda x: x < torch.inf, "finite log weights, or -inf where masked")
     if not known or bool(far.any()):
         if dtype in HALF:
             log_preference = log_preference.to(compute_dtype(log_preference.dtype))

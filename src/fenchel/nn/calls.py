@@ -128,12 +128,12 @@ class KeyValueCache:
         if self.keys is None or self.values is None:
             return keys, values, inputs
         for name, new, held in (("key", keys, self.keys), ("value", values, self.values)):
-            got, expected = ((*t.shape[:2], t.shape[3], t.dtype, t.device) for t in (new, held))
-            if got != expected:
-                raise ProblemError(
-                    f"{name} has {_shown(new)} and the cache has {_shown(held)}; expected the same batch, heads, "
-                    "dimension, dtype and device. Every layer needs its own cache, empty at the start of a sequence"
-                )
+            sizes, form = (
+                (*held.shape[:2], None, held.shape[3]),
+                "(batch, heads, tokens, dim) as in the cache",
+            )
+            remedy = "; every layer needs its own cache, empty at the start of a sequence"
+            check_tensor(name, new, f"{form}{remedy}", sizes=sizes, like=held, other="the cache")
         if inputs is not None and self.key_inputs is not None:
             inputs = torch.cat((self.key_inputs, inputs), 1)
         return torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2), inputs
@@ -148,12 +148,6 @@ class KeyValueCache:
 
     def __repr__(self) -> str:
         return f"KeyValueCache(window={self.window}): {self.length} keys, {self.seen} tokens seen"
-
-
-def _shown(part: Tensor) -> str:
-    """Sizes, dtype and device of keys or values, for errors."""
-    batch, heads, _, dim = part.shape
-    return f"{batch} sequences of {heads} heads of dimension {dim} in {part.dtype} on {part.device}"
 
 
 def combined(terms: Sequence[Tensor | None]) -> Tensor | None:

@@ -400,38 +400,19 @@ def _checked_matrices(name: str, value: Any, centers: Tensor, of: str, variance:
     dense = checked_parameter(name, value, form, like=centers, of=of)
     form = f"({rows}d, d); pass a diagonal as {variance}="
     check_tensor(name, dense, form, sizes=(..., d, d))
-    if not values_are_known(dense):
-        return dense
-    original, dense = dense, dense.detach()
-    difference = (dense - dense.mT).abs()
-    largest = dense.abs().amax((-1, -2), keepdim=True)
-    asymmetric = difference > 8 * torch.finfo(value.dtype).eps ** 0.75 * largest
-    if bool(asymmetric.any()):
-        where = first_index(asymmetric)
-        mirrored = (*where[:-2], where[-1], where[-2])
-        raise ProblemError(
-            f"{name} {has(name)} {float(dense[where]):.6g} at index {where} and {float(dense[mirrored]):.6g} at "
-            f"{mirrored}; expected symmetric matrices: give (S + S.mT) / 2"
-        )
-    _check_semidefinite(name, dense, torch.finfo(value.dtype).eps)
-    return original
+    eps = torch.finfo(value.dtype).eps
 
+    def is_symmetric(matrices: Tensor) -> Tensor:
+        largest = matrices.abs().amax((-1, -2), keepdim=True)
+        return (matrices - matrices.mT).abs() <= 8 * eps**0.75 * largest
 
-def _check_semidefinite(name: str, dense: Tensor, eps: float) -> None:
-    failed = torch.linalg.cholesky_ex(dense).info != 0
-    if not bool(failed.any()):
-        return
-    values = torch.linalg.eigvalsh(dense.double())
-    size = values.abs().amax(-1)
-    negative = values[..., 0] < -(8 * dense.shape[-1] * eps) * size
-    if bool(negative.any()):
-        where = first_index(negative)
-        lowest = float(values[(*where, 0)])
-        at = f" at index {where}" if where else ""
-        raise ProblemError(
-            f"{name} {has(name)} the eigenvalue {lowest:.6g}{at}; expected symmetric positive semidefinite matrices: "
-            f"add {-lowest:.2g} or more to the diagonal, or give a factor F with S = F F.mT"
-        )
+    check_entries(name, dense, is_symmetric, "symmetric matrices", "give (S + S.mT) / 2")
+    if values_are_known(dense) and bool((torch.linalg.cholesky_ex(dense.detach()).info != 0).any()):
+        values = torch.linalg.eigvalsh(dense.detach().double())
+        least, remedy = -8 * d * eps * values.abs().amax(-1), "add to the diagonal, or give F with S = F F.mT"
+        lowest = f"the lowest eigenvalue of {name}"
+        check_entries(lowest, values[..., 0], lambda x: x >= least, "numbers of 0 or more", remedy)
+    return dense
 
 
 def rows_times(vectors: Tensor, matrix: Tensor) -> Tensor:
