@@ -272,6 +272,8 @@ class AuditStatistics:
     ) -> dict[tuple[Any, ...], dict[str, Any]]:
         pl = polars_module()
         weight = pl.col("weight")
+        # Quantiles take nine tenths of the time; those of layers are rarely needed, those of kinds never.
+        wanted = RECORD_QUANTILES.items() if quantiles or by == _HEAD else ()
         numbers = [
             expression
             for metric in METRICS
@@ -280,6 +282,8 @@ class AuditStatistics:
                 ((x * weight).sum() / weight.sum()).alias(f"{metric}_mean"),
                 x.max().alias(f"{metric}_max"),
                 x.is_infinite().sum().alias(f"{metric}_unbounded"),
+                # Between two infinite values, interpolation gives NaN.
+                *(x.quantile(q, "linear").fill_nan(math.inf).alias(f"{metric}_{name}") for name, q in wanted),
             )
         ]
         result = self.rows.group_by(*by, maintain_order=True).agg(
@@ -288,8 +292,6 @@ class AuditStatistics:
             (pl.col("newton_steps").cast(pl.Int64).sum() / pl.len()).alias("newton_steps_mean"),
             (~pl.col("converged")).sum().alias("not_converged"),
             *numbers,
-            # Quantiles take nine tenths of the time; those of layers are rarely needed, those of kinds never.
-            *(_quantiles() if quantiles or by == _HEAD else ()),
         )
         rows = result.collect().join(self._errors(by), on=list(by), how="left").sort(*by)
         return {tuple(row[name] for name in by): row for row in rows.iter_rows(named=True)}
@@ -326,16 +328,6 @@ class AuditStatistics:
 
     def _values_of_layer(self, kind: Kind, layer: int) -> polars.DataFrame:
         return self.rows.filter(kind=kind, layer=layer).select("head", "document", *METRICS).collect()
-
-
-def _quantiles() -> list[polars.Expr]:
-    pl = polars_module()
-    return [
-        # Between two infinite values, interpolation gives NaN.
-        pl.col(metric).cast(pl.Float64).quantile(q, "linear").fill_nan(math.inf).alias(f"{metric}_{name}")
-        for metric in METRICS
-        for name, q in RECORD_QUANTILES.items()
-    ]
 
 
 def finite(value: Any) -> Any:
