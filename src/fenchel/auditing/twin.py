@@ -47,11 +47,11 @@ def twin_of_layers(model: nn.Module, seed: int) -> nn.Module:
 
 
 def _reset(name: str, module: nn.Module, model: str) -> None:
-    if not any(parameter is not None for parameter in module._parameters.values()):
+    own = next((parameter for parameter, _ in module.named_parameters(recurse=False)), None)
+    if own is None:
         return
     reset = getattr(module, "reset_parameters", None)
     if not callable(reset):
-        own = next(parameter for parameter, value in module._parameters.items() if value is not None)
         raise ModelError(
             f"{name or model} ({type(module).__name__}) has a parameter {own!r} and no method reset_parameters to "
             f"initialise it, so an untrained twin of {model} cannot be built"
