@@ -188,13 +188,13 @@ def evidence() -> Iterator[Target]:
     query, key = torch.ones(2, 4, 5, 8), torch.ones(2, 4, 7, 8)
     small, narrow, few = torch.ones(1, 2, 3, 6), torch.ones(1, 3, 5, 4), torch.ones(1, 2, 5, 4)
     cases: list[tuple[str, Any, Tensor, Tensor]] = [
-        *(("heads=4", of, query, key) for of in (General(3, 8), Content(3))),
+        *(("heads=3", of, query, key) for of in (General(3, 8), Content(3))),
         ("query_dim=6", General(4, 6), query, key),
         ("key_dim=6", General(4, 8, 6), query, key),
         ("(2, 4, 5, 8)", NetworkEvidence(nn.Linear(8, 3)), query, key),
         ("dim=4", Rotary(4), small, small),
         ("6 pixels", RelativeGridKeys(3, 4, grid=(2, 3), reach=1), narrow, narrow),
-        ("3 heads", RelativeKeys(3, 4, 2), few, few),
+        ("heads=3", RelativeKeys(3, 4, 2), few, few),
         ("query_offset", RelativeKeys(4, 8, 2), query[:, :, :2], key),
     ]
     for name, of, *operands in cases:

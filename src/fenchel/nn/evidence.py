@@ -99,23 +99,18 @@ class AbstractEvidence(nn.Module):
             **dims: Last dimensions by the argument that set them: ``dim``, or ``query_dim`` and ``key_dim``.
         """
         owner = type(self).__name__
-        for name, tensor in (("query", query), ("key", key)):
+        heads = None if parameter is None or parameter.shape[0] == 1 else parameter.shape[0]
+        for name, tensor, count, like in (("query", query, heads, parameter), ("key", key, None, None)):
             argument = "dim" if "dim" in dims else f"{name}_dim"
             width = dims.get(argument)
-            built = "" if width is None else f", as {owner} was built with {argument}={width}"
-            check_tensor(name, tensor, f"(batch, heads, tokens, dim){built}", sizes=(None, None, None, width))
+            given = {argument: width, "heads": count and f"{count} (1 for any number)"}
+            built = " and ".join(f"{size}={value}" for size, value in given.items() if value is not None)
+            form = f"(batch, heads, tokens, dim){f', as {owner} was built with {built}' if built else ''}"
+            check_tensor(name, tensor, form, sizes=(None, count, None, width), like=like, other=owner)
             if tensor.shape[-1] == 0:
                 raise ProblemError(
                     f"{name} has shape {tuple(tensor.shape)}; expected a last dimension above 0"
                 )
-        if parameter is None:
-            return
-        if parameter.shape[0] not in (1, query.shape[1]):
-            raise ProblemError(
-                f"{owner} was built for {parameter.shape[0]} heads, but query has {query.shape[1]} (shape "
-                f"{tuple(query.shape)}); build it with heads={query.shape[1]}, or heads=1 to share it."
-            )
-        check_tensor("query", query, "of the module", like=parameter, other=owner)
 
     @abstractmethod
     def forward(self, query: Tensor, key: Tensor) -> EvidenceOutput:

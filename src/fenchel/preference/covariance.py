@@ -386,7 +386,7 @@ def _for_all(tensor: Tensor, dims: int, components: int | None, name: str) -> Te
         return tensor
     lead = tensor.shape[: tensor.dim() - dims]
     if lead:
-        form = f"(..., K, d{', *' * (dims - 1)}), one for each component or for all; full matrices are covariances="
+        form = f"(..., K, d{', *' * (dims - 1)}), one for each or for all; pass full matrices as covariances="
         sizes = (..., (1, components), *tensor.shape[tensor.dim() - dims :])
         check_tensor(name, tensor, form, sizes=sizes)
     return tensor.expand(*lead[:-1], components, *tensor.shape[tensor.dim() - dims :])

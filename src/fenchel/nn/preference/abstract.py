@@ -18,6 +18,7 @@ from fenchel.nn.arguments import check_grid, check_pixels, check_sizes, shown_ar
 from fenchel.nn.calls import AttentionInputs, IndexFunction, combined, unchanged
 from fenchel.tensors import (
     MASK,
+    check_device,
     check_flags,
     check_tensor,
     check_type,
@@ -241,11 +242,7 @@ class AbstractPreference(nn.Module):
                 f"build it with heads={inputs.heads}, or heads=1 to share it."
             )
         for tensor in chain(self.parameters(), self.buffers()):
-            if tensor.device != inputs.device:
-                raise ProblemError(
-                    f"{name} is on {tensor.device}, but the layer's inputs are on {inputs.device}; "
-                    f"move it with .to({str(inputs.device)!r})."
-                )
+            check_device(f"a tensor of {name}", tensor, inputs.device, "the layer's inputs")
 
     def _require_lowering(self) -> None:
         name = type(self).__name__
