@@ -370,20 +370,12 @@ class QuadraticGridPosition(AbstractGridPreference):
 
 def _checked_kernel(name: str, heads: int, kernel: tuple[int, int] | None) -> tuple[int, int]:
     """Rows and columns of the centres."""
-    if kernel is None:
-        side = math.isqrt(heads)
-        if side * side != heads:
-            raise ProblemError(
-                f"heads of {name} is {heads}; expected a square number of centres, such as "
-                f"{side * side} or {(side + 1) ** 2}, or kernel=(rows, columns) with rows times columns {heads}, such "
-                f"as kernel=(1, {heads})."
-            )
-        return side, side
-    rows, columns = check_grid(name, kernel, "kernel")
+    side = math.isqrt(heads)
+    rows, columns = (side, side) if kernel is None else check_grid(name, kernel, "kernel")
     if rows * columns != heads:
         raise ProblemError(
-            f"heads of {name} is {heads}, but its kernel {rows} x {columns} has {rows * columns} centres; build it "
-            f"with heads={rows * columns}."
+            f"heads of {name} is {heads}; expected a square number of centres, such as {side * side} or "
+            f"{(side + 1) ** 2}, or as many as kernel=(rows, columns) has, such as kernel=(1, {heads})."
         )
     return rows, columns
 
