@@ -10,7 +10,7 @@ def batches(name):
         lengths = [6, 5, 4, 3]
         mask = torch.tensor([[column < length for column in range(6)] for length in lengths])
         labels = torch.randint(3, (4,), generator=generator)
-        texts = common.texts(ids, lengths)
+        texts = beside.texts(ids, lengths)
         yield {
             "inputs": {name: ids, "attention_mask": mask},
             "tokens": texts,
@@ -35,7 +35,7 @@ def texts(ids, lengths):
 """
 
 LAYERS = f"""
-import common
+import beside
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -62,7 +62,7 @@ def load(folder):
 """
 
 TRANSFORMERS = f"""
-import common
+import beside
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification
@@ -83,7 +83,7 @@ def load(folder):
 def written(folder: Path, code: str, estimator: str) -> tuple[Path, Path]:
     """The loader, with a module beside it that it imports, and the folder of a run."""
     (folder / "scripts").mkdir()
-    (folder / "scripts" / "common.py").write_text(_COMMON)
+    (folder / "scripts" / "beside.py").write_text(_COMMON)
     loader, run = folder / "scripts" / "reading.py", folder / "run"
     loader.write_text(code.replace("ESTIMATOR", estimator))
     run.mkdir()

@@ -72,16 +72,16 @@ def test_a_loaded_model_is_left_as_it_was():
 def test_what_a_loader_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader, run = written(tmp_path, LAYERS, "first_order")
     # Another loader imported a module of the same name before.
-    other = type(sys)("common")
-    other.__file__ = str(tmp_path / "elsewhere" / "common.py")
-    monkeypatch.setitem(sys.modules, "common", other)
+    other = type(sys)("beside")
+    other.__file__ = str(tmp_path / "elsewhere" / "beside.py")
+    monkeypatch.setitem(sys.modules, "beside", other)
     path = list(sys.path)
     found = load_run(loader, str(run))
     assert type(found.model).__name__ == "Reader"
     assert next(iter(found.batches))["tokens"][3][0] == "[CLS]"
     assert found.manifest["loader"] == str(loader)
     assert found.manifest["loader_sha256"].startswith("sha256:")
-    assert (sys.path, sys.modules["common"]) == (path, other)
+    assert (sys.path, sys.modules["beside"]) == (path, other)
     assert torch.equal(load_run(loader, run).model.classes.weight, found.model.classes.weight)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
 
 

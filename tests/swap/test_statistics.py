@@ -111,6 +111,11 @@ def test_a_better_condition_is_found_better_than_every_control():
     found = against_best_control(metric, "condition", ["a", "b"], Bootstrap(200))
     assert found.best == "a"
     assert ends_of(found.compared)[0] > 0
+    # Both halves choose it: the difference is that of the values in the table.
+    assert found.compared is not None
+    assert found.compared.estimate == pytest.approx(
+        metric.of_all("condition") - metric.of_all("a"), abs=1e-12
+    )
 
 
 def test_ranking_agreement_draws_sentences():

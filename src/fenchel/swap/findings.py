@@ -324,14 +324,13 @@ def _against_controls(record: Mapping[str, Any], results: Mapping[str, Any]) -> 
     difference = interval_of(compared, "difference")
     if difference.low is None:
         return f"There are too few units to choose a control on one half and compare on the other; {spans}."
-    verdict = _verdict(
-        difference,
-        quality,
-        ("better than the best control", "no evidence of more than smoothing", "the control is better"),
-    )
+    several = len(controls) > 1
+    chosen = ", chosen on one half and compared on the other" if several else ""
+    control = "best control" if several else "control"
+    verdicts = (f"better than the {control}", "no evidence of more than smoothing", "the control is better")
     return (
-        f"Against the best control (first order at α = {_alphas(compared)}, chosen on one half and compared on the "
-        f"other) it is {signed(difference.estimate)}{within(difference)}: {verdict}; {spans}{place}."
+        f"Against the {control} (first order at α = {_alphas(compared)}{chosen}) it is "
+        f"{signed(difference.estimate)}{within(difference)}: {_verdict(difference, quality, verdicts)}; {spans}{place}."
     )
 
 

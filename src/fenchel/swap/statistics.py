@@ -107,8 +107,9 @@ class AgainstControl:
     Attributes:
         chosen: The control selected for each half on the other; empty where there are too few units to split.
         best: The best control on all units, for information.
-        compared: Mean over the halves of the condition's metric minus that of the selected control, or of the control's
-            alone, with an interval; None where there are too few units.
+        compared: The condition's metric minus that of the selected control, or the control's alone, with an interval:
+            of all units if both halves select the same control, else the mean over the halves; None where there are
+            too few units.
     """
 
     chosen: tuple[str, ...]
@@ -155,9 +156,13 @@ def against_best_control(
     inside = [torch.zeros(metric.units, dtype=torch.float64).index_fill_(0, half, 1.0) for half in split]
     chosen = tuple(_best(metric, controls, other[None]) for other in reversed(inside))
 
+    parts = list(zip(inside, chosen, strict=True))
+    if len(set(chosen)) == 1:
+        parts = [(everything.squeeze(0), chosen[0])]
+
     def difference(weights: Tensor) -> Tensor:
         result = []
-        for members, control in zip(inside, chosen, strict=True):
+        for members, control in parts:
             value = metric.of(control, weights * members)
             result.append(value if condition is None else metric.of(condition, weights * members) - value)
         return torch.stack(result).mean(0)
