@@ -267,6 +267,7 @@ def with_caches() -> Iterator[Target]:
         for preferred in (preference.Causal(), preference.Causal() * preference.Context(HEADS, WIDTH))
     )
     layer(x, x, x, cache=cache)
+    yield once("cache", lambda: context(x, x, x, cache=cache))
     yield once("as in the cache", lambda: layer(x[:1], x[:1], x[:1], cache=cache))
     yield once("key_inputs", lambda: context(x, x, x, cache=KeyValueCache(4)))
     whole = {**dict.fromkeys(("query", "key", "value"), x), "cache": KeyValueCache()}

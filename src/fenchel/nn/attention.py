@@ -317,6 +317,7 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         if cache is not None:
             query_offset, dropped = cache.seen, cache.dropped
             keys, values, key_inputs = cache.joined(keys, values, key_inputs, queries.shape[2])
+            cache.keep_to(self)
         batch, heads, m, n = *queries.shape[:3], keys.shape[2] + dropped
         if query_offset is None and m >= n and not torch.compiler.is_compiling():
             # User-defined preferences may read the number; in a graph with dynamic sizes it is not known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -76,6 +77,7 @@ class KeyValueCache:
         self.values: Tensor | None = None
         self.key_inputs: Tensor | None = None
         self.seen = 0
+        self._layer: weakref.ref[nn.Module] | None = None
 
     @property
     def length(self) -> int:
@@ -104,6 +106,24 @@ class KeyValueCache:
         self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
         if self.key_inputs is not None:
             self.key_inputs = self.key_inputs.index_select(0, index)
+
+    def keep_to(self, layer: nn.Module) -> None:
+        """Accept calls of this layer alone until the cache is cleared; a copy accepts any.
+
+        Raises:
+            ProblemError: If the cache has tokens of another layer.
+        """
+        if torch.compiler.is_compiling():
+            return
+        if self.length and self._layer is not None and self._layer() is not layer:
+            raise ProblemError(
+                "cache has the tokens of another layer; expected one KeyValueCache for each layer, such as "
+                "[KeyValueCache() for _ in layers]"
+            )
+        self._layer = weakref.ref(layer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_layer": None}
 
     def joined(
         self, keys: Tensor, values: Tensor, key_inputs: Tensor, queries: int
