@@ -267,7 +267,10 @@ _REASONS = (
     ("passes 'softcap'", "cap their scores: first order only, no audit"),
     ("causal and passes no mask", "are causal and make no mask"),
     ("times in one forward", "have a module that attends several times in a forward pass"),
-    ("did not attend|which was never called", "have attention that the inputs do not reach"),
+    (
+        "did not attend|never called|no attention of .* was reached",
+        "have attention that the inputs do not reach",
+    ),
     ("padding mask of the batch", "attend to padding of which nothing is known"),
     (
         r"(attention_mask|position_bias) (of|\(.*\) has) shape",

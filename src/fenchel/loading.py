@@ -103,6 +103,19 @@ def refuse_beside_loader(loader: object, **given: object) -> None:
         )
 
 
+def refuse_texts_as_tokenizer(tokenizer: object) -> None:
+    """Raise if texts are in the place of the tokenizer.
+
+    Raises:
+        InputError: With the right order of arguments.
+    """
+    if isinstance(tokenizer, str | list | tuple):
+        raise InputError(
+            f"tokenizer is {shown(tokenizer)}; expected a tokenizer, or None for that of a named model. Texts come "
+            "after it: (model, None, texts)."
+        )
+
+
 def _imported(path: Path) -> object:
     name = f"fenchel_loader_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -147,6 +147,8 @@ class AuditReport(AuditState):
                 f"holds heads.json but not {STATE_FILE}, which has the queries: it was copied without them, or comes "
                 "from fenchel 0.1. Copy the whole folder, or audit again with --overwrite."
             )
+        elif (folder / "swap.json").exists():
+            reason = "holds a swap; expected the folder of an audit, from fenchel audit --out."
         elif any(folder.glob(f"shard-*-of-*/{STATE_FILE}")):
             reason = f"holds the shards of an audit. Merge them first: fenchel merge {folder}"
         else:

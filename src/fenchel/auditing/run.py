@@ -26,7 +26,15 @@ from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.runs import Progress, ProgressClock, SavingPace
 from fenchel.io.tables import ParquetTable
-from fenchel.loading import RunModel, load_run, on_device, refuse_beside_loader, running, seeded
+from fenchel.loading import (
+    RunModel,
+    load_run,
+    on_device,
+    refuse_beside_loader,
+    refuse_texts_as_tokenizer,
+    running,
+    seeded,
+)
 from fenchel.run_options import AuditOptions, takes
 
 if TYPE_CHECKING:
@@ -290,6 +298,7 @@ def audit(
     """
     asked = AuditOptions.checked(**options)
     refuse_beside_loader(asked.loader, tokenizer=tokenizer)
+    refuse_texts_as_tokenizer(tokenizer)
     folder = asked.folder
     documents = opened_documents(asked, texts, model if isinstance(model, str) else tokenizer)
     require_packages("hf", "polars")

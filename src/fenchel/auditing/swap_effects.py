@@ -151,8 +151,8 @@ def exact_heads(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     result = [record for record in conditions if record["where"] == "head" and record["estimator"] == "exact"]
     if not result:
         raise InputError(
-            "the swap has no head with the exact estimator alone, so it has no effects per head. Run fenchel swap "
-            "again with --per-head and the estimator exact."
+            "the swap has no head with the exact estimator alone, whose effect is plotted against its deviation. Run "
+            "fenchel swap again with --per-head and the estimator exact; effects of ablations are in its swap.html."
         )
     return result
 

@@ -16,6 +16,7 @@ from fenchel.catalogue.parts import AbstractFiniteParts, AbstractParts
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.tsallis import closeness_of
 from fenchel.errors import InputError
+from fenchel.tensors import check_type
 
 P = TypeVar("P", bound=AbstractParts)
 
@@ -287,6 +288,7 @@ def difference(
         >>> difference(entry("scaled-dot"), "exact").total_variation < 1e-8
         True
     """
+    check_type("entry", entry, Entry, "an Entry, such as fenchel.catalogue.entry('alibi')", error=InputError)
     estimate = entry.run(estimator, closeness=closeness, seed=seed)
     exact = entry.run("exact", closeness=closeness, seed=seed)
     variations = [parts.total_variation(estimator).max() for parts in estimate.inferences]

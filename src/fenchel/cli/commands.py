@@ -188,7 +188,8 @@ _Swap = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of a swap of this model and text with --per-head; plots deviation against effect per head.",
+        help="Folder of a swap of this model and text with --per-head and the estimator exact; plots each head's "
+        "deviation against its effect.",
         show_default=False,
     ),
 ]

@@ -80,7 +80,8 @@ def exit_code_of(command: Callable[[], int]) -> int:
     before = warnings.showwarning
     warnings.showwarning = _show_warning
     try:
-        return command()
+        with _leaving_at_once():
+            return command()
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("FENCHEL_TRACEBACK", "") not in ("", "0"):
             traceback.print_exc()
@@ -90,6 +91,24 @@ def exit_code_of(command: Callable[[], int]) -> int:
         return code
     finally:
         warnings.showwarning = before
+
+
+@contextlib.contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """End the process at Ctrl-C, since imports may turn a ``KeyboardInterrupt`` into another error or discard it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    say("interrupted")
+    os._exit(_INTERRUPTED)
 
 
 def _drop_unwritten_output() -> None:
@@ -140,8 +159,9 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
 def interruptible(observer: RunObserver, kind: RunKind, folder: Path) -> Iterator[RunObserver]:
     """Turn Ctrl-C within the block into an ``Interrupted`` that states what was saved and how to resume.
 
-    Python ignores an exception that a signal handler raises while a destructor or a callback of the garbage collector
-    runs. The observer therefore raises it again after the next batch.
+    Until the run has begun, Ctrl-C does what it did before the block. Python ignores an exception that a signal handler
+    raises while a destructor or a callback of the garbage collector runs, and prints it. The observer therefore raises
+    it again after the next batch.
 
     Args:
         observer: Receives the progress of the run.
@@ -157,8 +177,9 @@ def interruptible(observer: RunObserver, kind: RunKind, folder: Path) -> Iterato
     if threading.current_thread() is not threading.main_thread():
         yield observer
         return
-    interrupting = _InterruptingObserver(observer)
-    before = signal.signal(signal.SIGINT, interrupting.interrupt)
+    interrupting = _InterruptingObserver(observer, signal.getsignal(signal.SIGINT))
+    before, hook = signal.signal(signal.SIGINT, interrupting.interrupt), sys.unraisablehook
+    sys.unraisablehook = lambda what: None if what.exc_type is KeyboardInterrupt else hook(what)
     try:
         yield interrupting
         if not interrupting.begun and is_first_process():
@@ -167,14 +188,15 @@ def interruptible(observer: RunObserver, kind: RunKind, folder: Path) -> Iterato
         raise _interrupted(kind, folder) from None
     finally:
         signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = hook
 
 
 class _InterruptingObserver(SilentObserver):
     """Forwards to another observer; raises an interrupt again after the next batch."""
 
-    def __init__(self, observer: RunObserver) -> None:
+    def __init__(self, observer: RunObserver, before: Any) -> None:
         self.begun, self.finished = False, observer.finished
-        self._observer, self._interrupted = observer, False
+        self._observer, self._before, self._interrupted = observer, before, False
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
         """See ``RunObserver``."""
@@ -184,6 +206,8 @@ class _InterruptingObserver(SilentObserver):
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handles the signal."""
         self._interrupted = True
+        if not self.begun and callable(self._before):
+            self._before(number, frame)
         raise KeyboardInterrupt
 
     def advanced(self, progress: Progress, /) -> None:

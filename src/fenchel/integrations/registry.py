@@ -393,7 +393,7 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
         yield
     if not call_flag.called:
         raise ModelError(
-            f"{type(model).__name__} was switched to attention {name!r}, which was never called: either the model was "
-            "not run, or it does not use the attention registry of transformers. Run it inside the with block; use a "
-            "model of a family that does (BERT, T5, ViT, GPT-2, ...)"
+            f"no attention of {type(model).__name__} was reached: either the model was not run in the with block, or "
+            "it does not use the attention registry of transformers. Run it in the block; use a model of a family that "
+            "does (BERT, T5, ViT, GPT-2, ...)"
         )

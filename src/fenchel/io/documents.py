@@ -293,7 +293,9 @@ def readable_file(path: Path) -> Path:
                 f"{path} is a folder, not a file. Give one file of text, or merge audits of several."
             )
         if not path.exists():
-            raise InputError(f"{path} does not exist. Give the path of a text, jsonl or parquet file.")
+            raise InputError(
+                f"{path} does not exist. Give the path of a text, jsonl or parquet file, or in Python a list of texts."
+            )
         if not path.is_file():
             raise InputError(
                 f"{path} is not a regular file. It is read more than once, so save the text in a file."

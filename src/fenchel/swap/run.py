@@ -24,7 +24,7 @@ from fenchel.io.storage import (
     write_document,
 )
 from fenchel.io.tables import ParquetTable, PartName, polars_module
-from fenchel.loading import running
+from fenchel.loading import refuse_texts_as_tokenizer, running
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Condition, Site, layers_of_kinds, make_conditions, sites_of
 from fenchel.swap.findings import wording
@@ -128,6 +128,7 @@ def swap(
     """
     asked = SwapOptions.checked(**options)
     measures = {name: one for name, one in (("loss", loss), ("score", score)) if one is not None}
+    refuse_texts_as_tokenizer(tokenizer)
     given = Given(model, tokenizer, texts, pairs, measures, asked)
     require_packages("report", "scipy")
     require_packages("hf", "polars")

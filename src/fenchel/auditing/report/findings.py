@@ -118,8 +118,8 @@ def sampled_sentence(statistics: AuditStatistics, words: str | None) -> str | No
     if not (moved and of_mean):
         return f"{sentence}; a single window gives no standard errors."
     return (
-        f"{sentence}, with standard errors of at most {percent(max(moved))} in a head for the weight that would move "
-        f"and of at most {percent(max(of_mean))} for the error of the mean."
+        f"{sentence}, with standard errors of at most {short(max(moved))} in a head for the total variation and "
+        f"{short(max(of_mean))} for the error of the mean."
     )
 
 
