@@ -112,7 +112,8 @@ class Problem(Generic[P_co]):
         self.preference = preference
         self.evidence = self._checked_evidence(evidence)
         self.given_dtype = evidence.dtype
-        self.alpha = self._checked_alpha(alpha)
+        of_alpha = preference.device, self.dtype, "that broadcasts to (..., m)"
+        self.alpha = positive_tensor("alpha", alpha, *of_alpha).to(self.dtype)
         # Bounds are of the number, to which float32 rounds.
         self._exact_alpha = None if isinstance(alpha, Tensor) else float(alpha)
         self._join()
@@ -137,10 +138,6 @@ class Problem(Generic[P_co]):
         check_dtype("evidence", evidence, u.dtype, vectors)
         check_entries("evidence", evidence, torch.isfinite, "finite numbers")
         return evidence
-
-    def _checked_alpha(self, alpha: float | Tensor) -> Tensor:
-        form, device = "that broadcasts to (..., m)", self.preference.device
-        return positive_tensor("alpha", alpha, device, self.dtype, form).to(self.dtype)
 
     def _query_shape(self) -> torch.Size:
         """The shape (..., m) of a tensor with one number for each query."""

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from fenchel.arguments import shown
 from fenchel.blocks import Box, part_of
-from fenchel.closeness.abstract import AbstractCloseness, checked_positive
+from fenchel.closeness.abstract import AbstractCloseness
 from fenchel.closeness.coupling import Coupling, Part, transport_value
 from fenchel.errors import CostWarning, ProblemError
 from fenchel.preference import Discrete
@@ -85,10 +85,8 @@ class OptimalTransport(AbstractCloseness):
         warn: bool = True,
     ) -> None:
         self.cost = cost_named(cost)
-        gamma = checked_positive("gamma", gamma, FORM)
-        self.gamma = (
-            gamma if isinstance(gamma, Tensor) else torch.tensor(gamma, dtype=torch.float64, device="cpu")
-        )
+        device = gamma.device if isinstance(gamma, Tensor) else torch.device("cpu")
+        self.gamma = positive_tensor("gamma", gamma, device, torch.float64, FORM)
         if atoms is not None:
             check_tensor("atoms", atoms, "(..., N - n, d)")
         if allowed is not None:

@@ -91,7 +91,7 @@ def sparse_weights(
 
 
 def _check(potential: Any, log_preference: Any, a: Any) -> None:
-    check_tensor("potential", potential, "(..., n)")
+    check_tensor("potential", potential, "(..., n), one score for each template", sizes=(..., None))
     shapes = {"potential": potential.shape}
     if log_preference is not None:
         check_tensor("log_preference", log_preference, "that broadcasts to (..., n), or None")
@@ -103,8 +103,6 @@ def _check(potential: Any, log_preference: Any, a: Any) -> None:
         check_entries("a", a, lambda x: (x >= 0) & (x <= 1), "orders less 1, from 0 to 1")
     elif not isinstance(a, (int, float)) or not 0 <= a <= 1:
         raise ProblemError(f"a is {shown(a)}; expected the order less 1, from 0 to 1")
-    if not potential.dim():
-        raise ProblemError("potential has shape (); expected (..., n), one score for each template")
     check_together("", "shapes do not broadcast to (..., n)", **shapes)
 
 

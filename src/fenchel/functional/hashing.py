@@ -336,13 +336,13 @@ def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
         (torch.Size([1, 2, 3, 10]), True)
     """
     check_tensor("vectors", vectors, "(batch, heads, tokens, dim)", dims=4)
-    form = "(heads or 1, dim, rounds, buckets / 2)"
-    check_tensor("rotations", rotations, form, dims=4, device=vectors.device, other="vectors")
     heads, dim = vectors.shape[1], vectors.shape[3]
-    if rotations.shape[0] not in (1, heads) or rotations.shape[1] != dim or 0 in rotations.shape[2:]:
+    form = "(heads or 1, dim, rounds, buckets / 2) for these vectors, drawn with torch.randn"
+    sizes = ((1, heads), dim, None, None)
+    check_tensor("rotations", rotations, form, sizes=sizes, device=vectors.device, other="vectors")
+    if 0 in rotations.shape[2:]:
         raise ProblemError(
-            f"rotations have shape {tuple(rotations.shape)}; expected {form} with {heads} heads and dim {dim}, like "
-            f"vectors {tuple(vectors.shape)}, and at least one round and two buckets, drawn with torch.randn"
+            f"rotations have shape {tuple(rotations.shape)}; expected at least one round and two buckets"
         )
     with torch.no_grad():
         dtype = torch.promote_types(vectors.dtype, torch.float32)

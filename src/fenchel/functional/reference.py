@@ -238,11 +238,8 @@ def mixture_attention(
     \operatorname{Cov}_r(c)`.
     """
     problem = _problem(query, means, means if value is None else value, **options)
-    scale, centres, of_query_heads = (
-        problem.scale,
-        problem.templates.unsqueeze(2),
-        problem.arguments.of_query_heads,
-    )
+    scale, centres = problem.scale, problem.templates.unsqueeze(2)
+    of_query_heads = problem.arguments.of_query_heads
     spreads = of_query_heads(variances.expand_as(means) * scale * scale).unsqueeze(2)
 
     def responsibilities(dual: Tensor) -> Tensor:
