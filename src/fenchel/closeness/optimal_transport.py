@@ -204,7 +204,7 @@ class OptimalTransport(AbstractCloseness):
         form = "(..., m or 1, N), one for each template of the preference, then each atom"
         check_tensor("allowed", self.allowed, form, dtypes=BOOL, sizes=(..., support.shape[-2]))
         check_entries(
-            "any of allowed", self.allowed.any(-1), lambda x: x, "True in every row, for some template"
+            "allowed.any(-1)", self.allowed.any(-1), lambda x: x, "True: some template in every row"
         )
 
     def _joined_matrix(self) -> Tensor:
