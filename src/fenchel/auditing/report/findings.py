@@ -150,14 +150,21 @@ def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
 
 
 def summary_sentence(report: AuditState) -> str:
-    """The model, the closeness that it is audited under, and the sentences of :func:`headline`.
+    """The model, the closeness that it is audited under, the moved weight, the sample and the certificates.
 
     Raises:
         InputError: If the report has no heads.
     """
-    closeness = report.manifest.get("closeness")
-    under = f" under {closeness}" if closeness else ""
-    return f"{model_name(report.manifest)}{under}: {' '.join(headline(report))}"
+    statistics, manifest = measured(report), report.manifest
+    sentences = (
+        model_note(manifest),
+        moved_sentence(statistics, manifest, report.twin),
+        sampled_sentence(statistics, report.sample),
+        certified_sentence(statistics, manifest["tol"]),
+    )
+    under = f" under {closeness}" if (closeness := manifest.get("closeness")) else ""
+    said = " ".join(in_units(sentence, manifest) for sentence in sentences if sentence)
+    return f"{model_name(manifest)}{under}: {said}"
 
 
 COLUMNS: dict[str, str] = {
