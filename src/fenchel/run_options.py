@@ -19,11 +19,13 @@ from fenchel.arguments import (
     FLAG,
     InvalidValue,
     Rule,
+    listed,
     maybe,
     number,
     numbers,
     of_type,
     one_of,
+    shown,
     some_of,
     text,
     whole,
@@ -391,6 +393,14 @@ def _estimators(value: Any) -> tuple[str, ...]:
     return result
 
 
+def _head_names(value: Any) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(str(name).upper() for name in listed(value, 100_000, hashable=True)))
+    for name in names:
+        if not re.fullmatch(r"L[1-9][0-9]{0,5}H[1-9][0-9]{0,5}", name):
+            raise InvalidValue(f"names {shown(name)}")
+    return names
+
+
 class AuditOptions(SourceOptions):
     """The options of :func:`fenchel.audit`."""
 
@@ -502,9 +512,17 @@ class SwapOptions(SourceOptions):
     per_head: bool = _option(False, "Also swap one head at a time, with three controls.", recorded=True)
     ablations: tuple[str, ...] | None = _option(
         None,
-        "Ablations of each layer (--per-layer) or head (--per-head), which replace its output: zero, mean (its mean "
-        "output over the text), uniform (equal weights on all visible keys), preference (its weights at z = 0).",
+        "Ablations of each layer (--per-layer) or head (--per-head), or of heads --together, which replace outputs: "
+        "zero, mean (the head's mean output over the text), uniform (equal weights on all visible keys), preference "
+        "(its weights at z = 0).",
         rule=some_of(*ABLATIONS),
+        default_text="none",
+        recorded=None,
+    )
+    together: tuple[str, ...] | None = _option(
+        None,
+        "Heads whose outputs --ablations also replace all at once, by layer and head, such as L2H3,L5H1.",
+        rule=Rule("heads such as L2H3", _head_names, list[str]),
         default_text="none",
         recorded=None,
     )

@@ -25,7 +25,7 @@ from fenchel.swap.findings import interval_of, share_left_in_words
 from fenchel.swap.report import render_html, terminal_table
 from fenchel.swap.statistics import ranking
 from tests.normal import drawn
-from tests.pages import page, run_blocks, shown
+from tests.pages import page, shown
 from tests.swap.small_swaps import SCORED, language_model, small_swap, tokenizer_of
 from tests.swap.test_layers import batches, classifier
 
@@ -138,7 +138,19 @@ def test_layers_of_our_own_are_ablated_likewise(how: str) -> None:
 
 @pytest.fixture(scope="module")
 def ablated() -> SwapReport:
-    return small_swap("gpt2", estimators=["none"], ablations=ABLATIONS, per_head=True, per_layer=True)
+    both: dict[str, Any] = {
+        "per_head": True,
+        "per_layer": True,
+        "together": [f"L2H{head}" for head in range(1, 5)],
+    }
+    return small_swap("gpt2", estimators=["none"], ablations=ABLATIONS, **both)
+
+
+def test_all_heads_of_a_layer_together_are_the_layer(ablated: SwapReport) -> None:
+    for how in ABLATIONS:
+        together, layer = ablated.condition(how), ablated.condition(how, layer=LAYER)
+        assert together["together"] == ["L2H1", "L2H2", "L2H3", "L2H4"]
+        assert together["loss"] == pytest.approx(layer["loss"], rel=1e-12)
 
 
 def test_losses_are_those_under_hooks() -> None:
@@ -178,7 +190,7 @@ def test_heads_are_ranked_by_their_effect(ablated: SwapReport, tmp_path: Path) -
             assert one["effect"] == record["loss_difference"]
             assert one["effect_low"] <= one["effect"] <= one["effect_high"]
     lines = ablated.finding.splitlines()
-    assert [line.split(", the loss per token is highest for layer")[0] for line in lines[-5:-1]] == [
+    assert [line.split(", the loss per token is highest for layer")[0] for line in lines[-9:-5]] == [
         f"With {name} in place of one head"
         for name in ("no output", "mean output", "equal weights", "preference alone")
     ]
@@ -282,21 +294,17 @@ def test_the_page_removes_heads_of_a_classifier_together(
     labels = [0, 1, 1, 0]
     for name in ("sst", "test"):
         polars.DataFrame({"sentence": TEXTS, "label": labels}).write_parquet(f"{name}.parquet")
-    command = re.search(r"```console\nfenchel (.*?)```", page("docs/which-heads.md"), re.DOTALL)
-    assert command is not None
-    assert main([*command[1].replace("\\", "").split(), "--device", "cpu"]) == 0
-    capsys.readouterr()
-    removed = [(one["module"], one["head"]) for one in run_blocks("docs/which-heads.md")["ranking"][-3:]]
+    for command in re.findall(r"```console\nfenchel (.*?)```", page("docs/which-heads.md"), re.DOTALL)[:2]:
+        assert main([*command.replace("\\", "").split(), "--device", "cpu"]) == 0
+    assert "No output in L1H2, L2H3, L2H4 together changes the loss from" in capsys.readouterr().out
+    found = SwapReport.load("together").condition("zero")
     with torch.no_grad():
-        for number, layer in enumerate(model.bert.encoder.layer):
-            weight = layer.attention.output.dense.weight.unflatten(1, (HEADS, -1))
-            weight[
-                :, [h - 1 for name, h in removed if name == f"bert.encoder.layer.{number}.attention.self"]
-            ] = 0
+        for layer, removed in zip(model.bert.encoder.layer, ([1], [2, 3]), strict=True):
+            layer.attention.output.dense.weight.unflatten(1, (HEADS, -1))[:, removed] = 0
         inputs = tokenizer_of("bert")(TEXTS, padding=True, return_tensors="pt")
         loss = float(model(**inputs, labels=torch.tensor(labels)).loss)
-    assert float(re.findall(r"[\d.]+", capsys.readouterr().out)[0]) == pytest.approx(loss, rel=1e-3)
-    assert abs(loss - SwapReport.load("which-heads").condition("model")["loss"]) > 1e-3
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert abs(found["loss_difference"]) > 1e-4
 
 
 def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
@@ -308,6 +316,13 @@ def test_what_cannot_be_ablated_or_labelled_is_said(tmp_path: Path) -> None:
     both = {"label_column": "mood", "target_column": "n"}
     cases: list[tuple[Any, dict[str, Any], Any, str]] = [
         (gpt2, {"ablations": ["zero"]}, InputError, "were given, but none is swapped alone. Add"),
+        (gpt2, {"together": ["L1H1"]}, InputError, "there is no ablation to replace them by"),
+        (
+            gpt2,
+            {"together": ["L1H5"], "ablations": ["zero"]},
+            InputError,
+            "names L1H5, .* the last one is L2H4",
+        ),
         (gpt2, {"ablations": ["one"]}, InputError, "ablations names 'one'; expected some of zero, mean"),
         (gpt2, {"estimators": ["none", "exact"]}, InputError, "expected none alone"),
         (gpt2, {"texts": str(table), "label_column": "mood"}, ModelError, "is not a classifier of texts"),

@@ -1,6 +1,5 @@
 """The site: every link and anchor resolves, nothing is loaded from elsewhere, and it is searched without a server."""
 
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -70,13 +69,6 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, known: dict[Path, HtmlPage
         named = {(url or name).strip("'\"") for url, name in sources}
         files = {name for name in named if not name.startswith("data:")}
         assert {name for name in files if is_elsewhere(name) or not (style.parent / name).exists()} == set()
-
-
-def test_the_search_index_is_there_for_servers_and_for_files(site: Path) -> None:
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    assert (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __index = ")
-    found = {document["location"] for document in index["docs"]}
-    assert {"index.html", "audit.html", "api/fenchel.nn.html#fenchel.nn.MultiheadAttention"} <= found
 
 
 def test_formulas_are_drawn_by_the_browser_and_none_is_left_as_it_was_written(site: Path) -> None:

@@ -53,6 +53,7 @@ class Condition:
         layer: Number of the only layer that is swapped, None for all.
         head: Number of the only head that is swapped, None for all.
         name: Qualified name of the swapped layer's attention module.
+        together: Heads that are ablated at once: layer, name of its module, and head of each.
     """
 
     estimator: str | None = None
@@ -60,6 +61,7 @@ class Condition:
     layer: int | None = None
     head: int | None = None
     name: str | None = None
+    together: tuple[tuple[int, str, int], ...] = ()
 
     @property
     def key(self) -> str:
@@ -72,7 +74,7 @@ class Condition:
         if self.estimator is None:
             return "model"
         layer = "" if self.layer is None else f"/layer{self.layer}"
-        head = f"/head{self.head}" if self.head else ""
+        head = f"/head{self.head}" if self.head else "/together" if self.together else ""
         return (f"{self.estimator}@{self.alpha:g}" if self.is_control else self.estimator) + layer + head
 
     @property
@@ -88,7 +90,14 @@ class Condition:
     @property
     def is_model_wide_estimator(self) -> bool:
         """Whether it swaps an estimator into the whole model."""
-        return self.estimator is not None and not self.is_control and self.layer is None
+        return self.estimator not in (None, *ABLATIONS) and not self.is_control and self.layer is None
+
+    @property
+    def replaced(self) -> tuple[tuple[int, str, int | None], ...]:
+        """Layer, name of its module, and head (None for all) of each part whose output is ablated."""
+        if self.estimator not in ABLATIONS:
+            return ()
+        return self.together or ((self.layer or 0, self.name or "", self.head),)
 
     @property
     def where(self) -> Where:
@@ -107,8 +116,8 @@ class Condition:
         """
         if self.estimator is None:
             return nullcontext()
-        if self.estimator in ABLATIONS and self.layer is not None:
-            return _ablated_heads(model, self, None if means is None else means.get(self.layer))
+        if self.replaced:
+            return _ablated_heads(model, self, means or {})
         if has_own_layers(model):
             return _switched_layers(model, self, tol)
         from fenchel.integrations.transformers import use_backend
@@ -153,17 +162,21 @@ def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Conditi
         InputError: If a layer or a head does not exist, is chosen for nothing, or cannot be swapped alone.
     """
     layers, heads, ablations = options.layers, options.heads, options.ablations or ()
-    per_layer, per_head = options.per_layer, options.per_head
+    per_layer, per_head, together = options.per_layer, options.per_head, options.together
     # α = 1 alone is the model itself, no control.
     alphas = options.alphas if set(options.alphas) != {1.0} else ()
     either = ("--per-layer or --per-head", per_layer or per_head)
     for option, asked, (flags, wanted) in (
         ("layers", layers, either),
         ("heads", heads, ("--per-head", per_head)),
-        ("ablations", ablations or None, either),
+        ("ablations", ablations or None, ("--per-layer, --per-head or --together", either[1] or together)),
     ):
         if asked is not None and not wanted:
             raise InputError(f"{option} {sorted(asked)} were given, but none is swapped alone. Add {flags}.")
+    if together and not ablations:
+        raise InputError(
+            "together names heads, but there is no ablation to replace them by. Add --ablations zero."
+        )
     chosen = [site for site in sites if layers is None or site.number in layers]
     if missing := sorted(set(layers or ()) - {site.number for site in sites}):
         listed = ", ".join(f"{site.number} {site.name}" for site in (sites[0], sites[-1]))
@@ -173,12 +186,12 @@ def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Conditi
     most = max((site.heads for site in chosen), default=0)
     if missing := sorted(head for head in heads or () if head > most):
         raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
-    together = next((site for site in chosen if site.together), None)
-    if together is not None and (per_head or ablations):
+    whole = next((site for site in chosen if site.together), None)
+    if whole is not None and (per_head or ablations):
         others = ",".join(str(site.number) for site in sites if not site.together)
         otherwise = "Leave the ablations out" if ablations else "Use --per-layer"
         raise InputError(
-            f"layer {together.number}, {together.name}, has heads that share one inference, so none can be swapped "
+            f"layer {whole.number}, {whole.name}, has heads that share one inference, so none can be swapped "
             f"alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
         )
 
@@ -189,6 +202,9 @@ def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Conditi
         *(Condition("first_order", alpha) for alpha in alphas),
         *map(Condition, estimators),
     ]
+    if together:
+        places = tuple(_place(name, sites) for name in together)
+        conditions += [Condition(name, together=places) for name in ablations]
     if per_layer:
         ways = [*alone, *(("first_order", alpha) for alpha in alphas if alpha != 1)]
         conditions += [Condition(*way, layer=site.number, name=site.name) for site in chosen for way in ways]
@@ -202,6 +218,23 @@ def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Conditi
             for way in ways
         ]
     return conditions
+
+
+def _place(head: str, sites: Sequence[Site]) -> tuple[int, str, int]:
+    """Layer, name of its module, and head of a name such as L2H3.
+
+    Raises:
+        InputError: If there is no such head.
+    """
+    layer, number = map(int, head[1:].split("H"))
+    alone = [site for site in sites if not site.together]
+    site = next((site for site in alone if site.number == layer and number <= site.heads), None)
+    if site is None:
+        last = f"L{alone[-1].number}H{alone[-1].heads}" if alone else "none"
+        raise InputError(
+            f"together names {head}, which is no head that can be swapped alone; the last one is {last}."
+        )
+    return layer, site.name, number
 
 
 def sites_of(model: Any) -> list[Site]:
@@ -331,10 +364,9 @@ def _ablated(head: CapturedHead, *, how: str, mean: Tensor | None) -> Tensor:
 
 
 @contextmanager
-def _ablated_heads(model: nn.Module, condition: Condition, mean: Tensor | None) -> Iterator[None]:
-    assert condition.name is not None  # noqa: S101 -- a layer is ablated
-    with Capture(model, layers=[condition.name]) as heads:
-        heads.replace(
-            condition.name, condition.head, partial(_ablated, how=str(condition.estimator), mean=mean)
-        )
+def _ablated_heads(model: nn.Module, condition: Condition, means: Mapping[int, Tensor]) -> Iterator[None]:
+    with Capture(model, layers=list({name for _, name, _ in condition.replaced})) as heads:
+        for layer, name, head in condition.replaced:
+            replacement = partial(_ablated, how=str(condition.estimator), mean=means.get(layer))
+            heads.replace(name, head, replacement)
         yield

@@ -168,13 +168,16 @@ def condition_name(record: Mapping[str, Any]) -> str:
     """
     if record["estimator"] == "first_order":
         return f"α = {record['alpha']:g}"
-    return ESTIMATORS.get(record["estimator"], str(record["estimator"]))
+    name = ESTIMATORS.get(record["estimator"], str(record["estimator"]))
+    return f"{name}, {len(record['together'])} heads" if "together" in record else name
 
 
 def main_condition(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The whole model under the exact estimator, or the last one if exact was not requested; None without any."""
     whole = [
-        record for record in results["conditions"] if record["where"] == "model" and not record["control"]
+        record
+        for record in results["conditions"]
+        if record["where"] == "model" and not record["control"] and "together" not in record
     ]
     return next(
         (record for record in whole if record["estimator"] == "exact"), whole[-1] if len(whole) > 1 else None
@@ -191,7 +194,7 @@ def finding(results: Mapping[str, Any], words: Wording) -> str:
     Returns:
         A few sentences, a line for the estimator and one per ablation; empty if there are neither.
     """
-    removed = list(_removed(results, words))
+    removed = [*_removed(results, words), *_removed_together(results, words)]
     if (record := main_condition(results)) is None:
         return "\n".join(removed)
     name = _SENTENCE_NAMES.get(record["estimator"], str(record["estimator"]))
@@ -238,7 +241,21 @@ def _removed(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
             )
         yield f"{sentence}; {few}." if few else f"{sentence}."
     if any(len(record["order"]) > 1 for record in ranked):
-        yield f"Effects of single {ranked[0]['where']}s do not add up: before removing several, measure them together."
+        singles = f"Effects of single {ranked[0]['where']}s do not add up"
+        yield f"{singles}: before removing several, measure them together (--together)."
+
+
+def _removed_together(results: Mapping[str, Any], words: Wording) -> Iterator[str]:
+    """A sentence per ablation of several heads at once."""
+    for record in results["conditions"]:
+        if "together" not in record:
+            continue
+        name = f"{ESTIMATORS[record['estimator']].capitalize()} in {', '.join(record['together'])} together"
+        if (quality := results["quality"]) is None:
+            yield _moved(name, record, words)
+        else:
+            few = too_few(results, quality)
+            yield f"{_taken(name, quality, record, results, words)}{f': {few}' if few else ''}."
 
 
 def worst_and_best(quality: str | None) -> tuple[str, str]:

@@ -200,7 +200,8 @@ class SwapRun:
             ConvergenceError: If an exact solve does not reach its tolerance.
         """
         with running(self.model, self.options, self.state.manifest, self._save):
-            ablated = {condition.layer for condition in self.conditions if condition.estimator == "mean"}
+            means = [condition for condition in self.conditions if condition.estimator == "mean"]
+            ablated = {layer for condition in means for layer, _, _ in condition.replaced}
             if chosen := [site for site in self.sites if site.number in ablated]:
                 self._means = mean_outputs(self.model, self.task, chosen)
             for step in self.task.steps(self.state.cursor):

@@ -357,6 +357,8 @@ class Tables:
                 "head": condition.head,
                 "module": condition.name,
             }
+            if condition.together:
+                record["together"] = [f"L{layer}H{head}" for layer, _, head in condition.together]
             for name, metric in self._qualities.items():
                 record |= self._quality(name, metric, condition.key, own[name])
             for name, metric in self._changes.items():
