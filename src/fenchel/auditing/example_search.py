@@ -324,6 +324,9 @@ class ExampleSearch:
         # Decoding the text of a query is expensive: skip those that cannot be kept.
         least = torch.tensor([least_variation(self.examples.get(key, ())) for key in keys])
         within = (measures.positions.cpu() >= 0) & (variation >= least[:, None])
+        # Of queries of one window and one pattern only the farthest, which comes first, is kept.
+        alike = (patterns.unsqueeze(-2) == patterns.unsqueeze(-3)).all(-1)
+        within &= ~alike.tril(-1).any(-1)
         chosen = within.to(index.device)
         for (row, column, _), position, far, off, pattern, first, exact in zip(
             within.nonzero().tolist(),

@@ -187,7 +187,7 @@ def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Conditi
     if missing := sorted(head for head in heads or () if head > most):
         raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
     whole = next((site for site in chosen if site.together), None)
-    if whole is not None and (per_head or ablations):
+    if whole is not None and (per_head or (per_layer and ablations)):
         others = ",".join(str(site.number) for site in sites if not site.together)
         otherwise = "Leave the ablations out" if ablations else "Use --per-layer"
         raise InputError(
