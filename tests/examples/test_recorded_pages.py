@@ -42,7 +42,7 @@ TABLES = {
 """Of each record its page, section and what the columns of the first table there are of."""
 
 SHOWN = {"pretraining-trec": {"No pretraining", "MLM 80/10/10"}, "reversible": {"1", "8"}}
-"""Of records that have more arms than their table."""
+"""Of records that have more conditions than their table."""
 
 READING = ["reading-trec", "reading-sst2", "reading-sick", "reading-cad-nli"]
 

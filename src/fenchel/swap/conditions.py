@@ -34,13 +34,13 @@ class Site:
         number: From 1, in the order of the attention modules of the model.
         name: Qualified name of the attention module.
         heads: Number of heads.
-        together: Whether its heads infer jointly, so that none can be swapped alone.
+        joint: Whether its heads infer jointly, so that none can be swapped alone.
     """
 
     number: int
     name: str
     heads: int
-    together: bool = False
+    joint: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ def make_conditions(sites: Sequence[Site], options: SwapOptions) -> list[Conditi
     most = max((site.heads for site in chosen), default=0)
     if missing := sorted(head for head in heads or () if head > most):
         raise InputError(f"heads {missing} do not exist: these layers have heads 1 to {most}.")
-    whole = next((site for site in chosen if site.together), None)
-    if whole is not None and (per_head or (per_layer and ablations)):
-        others = ",".join(str(site.number) for site in sites if not site.together)
+    joint = next((site for site in chosen if site.joint), None)
+    if joint is not None and (per_head or (per_layer and ablations)):
+        others = ",".join(str(site.number) for site in sites if not site.joint)
         otherwise = "Leave the ablations out" if ablations else "Use --per-layer"
         raise InputError(
-            f"layer {whole.number}, {whole.name}, has heads that share one inference, so none can be swapped "
+            f"layer {joint.number}, {joint.name}, has heads that share one inference, so none can be swapped "
             f"alone. {f'Choose the other layers: --layers {others}' if others else otherwise}."
         )
 
@@ -227,7 +227,7 @@ def _place(head: str, sites: Sequence[Site]) -> tuple[int, str, int]:
         InputError: If there is no such head.
     """
     layer, number = map(int, head[1:].split("H"))
-    alone = [site for site in sites if not site.together]
+    alone = [site for site in sites if not site.joint]
     site = next((site for site in alone if site.number == layer and number <= site.heads), None)
     if site is None:
         last = f"L{alone[-1].number}H{alone[-1].heads}" if alone else "none"
@@ -268,7 +268,7 @@ def layers_of_kinds(model: Any, sites: Sequence[Site], inputs: Mapping[str, Any]
     crossing = ("is_encoder_decoder", "add_cross_attention")
     if not has_own_layers(model) and not any(getattr(config, name, False) for name in crossing):
         return []
-    numbers = {site.name: site.number for site in sites if not site.together}
+    numbers = {site.name: site.number for site in sites if not site.joint}
     try:
         with torch.no_grad(), Capture(model, layers=list(numbers)) as heads:
             model(**inputs)

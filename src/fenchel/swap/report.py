@@ -145,7 +145,7 @@ def render_html(report: SwapReport) -> str:
         report=report,
         words=words,
         main=main_condition(report.results),
-        tables=arm_tables(report),
+        tables=condition_tables(report),
         stacks=stacks(report),
         maps=head_maps(report),
         rankings=rankings(report),
@@ -164,7 +164,7 @@ def _role(record: Record) -> str:
     return "control" if record["control"] else "model" if record["estimator"] == "model" else "swap"
 
 
-def arm_tables(report: SwapReport) -> list[Record]:
+def condition_tables(report: SwapReport) -> list[Record]:
     """A table of all model-wide conditions for each measure, losses and scores first.
 
     Returns:

@@ -40,11 +40,12 @@ def model_name(manifest: Mapping[str, Any]) -> str:
 _LEARNED = 2.0  # ratio of the moved weight to the twin's above which it is attributed to training
 
 
-def headline(report: AuditState) -> list[str]:
+def headline(report: AuditState, *, brief: bool = False) -> list[str]:
     """The results in a few sentences of plain text.
 
     Args:
         report: The audit.
+        brief: Whether to leave out the deviation of the dual point and the twin.
 
     Returns:
         Whether the model attends under another closeness or by another estimator; the moved weight and the error of
@@ -58,9 +59,9 @@ def headline(report: AuditState) -> list[str]:
         model_note(report.manifest),
         moved_sentence(statistics, report.manifest, twin),
         sampled_sentence(statistics, report.sample),
-        deviation_sentence(statistics, twin),
+        None if brief else deviation_sentence(statistics, twin),
         certified_sentence(statistics, report.manifest["tol"]),
-        twin_line(report.manifest),
+        None if brief else twin_line(report.manifest),
     )
     return [in_units(sentence, report.manifest) for sentence in sentences if sentence]
 
@@ -150,21 +151,14 @@ def certified_sentence(statistics: AuditStatistics, tolerance: float) -> str:
 
 
 def summary_sentence(report: AuditState) -> str:
-    """The model, the closeness that it is audited under, the moved weight, the sample and the certificates.
+    """The model, the closeness that it is audited under, and the sentences of a brief :func:`headline`.
 
     Raises:
         InputError: If the report has no heads.
     """
-    statistics, manifest = measured(report), report.manifest
-    sentences = (
-        model_note(manifest),
-        moved_sentence(statistics, manifest, report.twin),
-        sampled_sentence(statistics, report.sample),
-        certified_sentence(statistics, manifest["tol"]),
-    )
-    under = f" under {closeness}" if (closeness := manifest.get("closeness")) else ""
-    said = " ".join(in_units(sentence, manifest) for sentence in sentences if sentence)
-    return f"{model_name(manifest)}{under}: {said}"
+    closeness = report.manifest.get("closeness")
+    under = f" under {closeness}" if closeness else ""
+    return f"{model_name(report.manifest)}{under}: {' '.join(headline(report, brief=True))}"
 
 
 COLUMNS: dict[str, str] = {
