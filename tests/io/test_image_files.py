@@ -5,16 +5,15 @@ import io
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from pyarrow import parquet
 
 from fenchel.errors import InputError
 from fenchel.io.batches import PatchGrid
 from fenchel.io.images import ImageBatches, open_images, patch_images
 from fenchel.io.runs import Shard
+from tests.io.test_documents import table
 from tests.vision_models import image_folder
 
 
@@ -62,16 +61,16 @@ def test_folders_in_a_folder_are_classes_where_it_has_no_image_itself(tmp_path: 
 def test_the_rows_of_a_table(tmp_path: Path) -> None:
     folder, file = image_folder(tmp_path / "images", 2), tmp_path / "images.parquet"
     rows = [{"bytes": (folder / name).read_bytes(), "path": name} for name in ("0.png", "1.png")]
-    parquet.write_table(pa.table({"n": [5, 6], "img": rows}), file)
+    file.write_bytes(table("parquet", {"n": [5, 6], "img": rows}))
     images = open_images(file, label_column="n")
     assert images.labels == ("5", "6")
     one, other = images.read(1), open_images(folder).read(1)
     assert (one.size, one.tobytes()) == (other.size, other.tobytes())
     assert images.paths[1].name == "row 2"
-    parquet.write_table(pa.table({"n": [5, 6], "img": [{"bytes": b"no"}, None]}), file)
+    file.write_bytes(table("parquet", {"n": [5, 6], "img": [{"bytes": b"no"}, None]}))
     with pytest.raises(InputError, match=r"2 of 2 images in .* row 1 \(not an image\), row 2 \(not an"):
         open_images(file)
-    parquet.write_table(pa.table({"n": [5, 6]}), file)
+    file.write_bytes(table("parquet", {"n": [5, 6]}))
     with pytest.raises(InputError, match="has no column of images, such as the datasets library writes; it"):
         open_images(file)
 

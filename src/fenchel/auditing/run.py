@@ -282,7 +282,7 @@ def audit(
             folder of a run.
         tokenizer: Its tokenizer; None to load the one of a named model, or if ``texts`` are ready-made
             inputs.
-        texts: A path (plain text, jsonl, parquet), a name of the datasets library, strings, or mappings of
+        texts: A path (plain text, csv, jsonl, parquet), a name of the datasets library, strings, or mappings of
             ready-made model inputs such as ``{"pixel_values": tensor}``, or of these under ``inputs`` with other
             entries, as on the page on capture.
         **options: The options of :class:`fenchel.run_options.AuditOptions`.

@@ -176,7 +176,7 @@ _Text = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Plain text, .jsonl or .parquet (text and jsonl also as .gz); or a dataset, NAME[:CONFIG][@SPLIT]; or "
+        help="Plain text, or a table (.csv, .tsv, .jsonl, .json, .parquet); or a dataset, NAME[:CONFIG][@SPLIT]; or "
         "demo, a short text that comes with fenchel.",
         show_default=False,
     ),
@@ -313,7 +313,9 @@ def swap(
     pairs: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Scored pairs of sentences, columns separated by tabs.", show_default=False
+            metavar="FILE",
+            help="Table of scored pairs of sentences, by default separated by tabs.",
+            show_default=False,
         ),
     ] = None,
     first_column: Annotated[

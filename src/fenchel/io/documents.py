@@ -1,29 +1,32 @@
-"""Documents from plain text, jsonl, Parquet, data sets of the hub, or strings."""
+"""Documents from plain text, tables (CSV, TSV, JSON, Parquet), data sets of the hub, or strings."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
+import csv
+import glob
 import hashlib
 import json
+import logging
 import re
-import zlib
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from fenchel.arguments import checked, reason_of, shown
-from fenchel.errors import InputError, require_packages
+from fenchel.errors import FenchelError, InputError, require_packages
 
 DEMO = "demo"
 """The name of the text that comes with the package."""
 
-_JSONL_ENDINGS = (".jsonl", ".json", ".ndjson")
-_TABLE_ENDINGS = (".csv", ".tsv")
-_FILE_ENDINGS = (".txt", ".text", ".md", ".parquet", ".gz", *_JSONL_ENDINGS, *_TABLE_ENDINGS)
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_JSON_LINES = (".jsonl", ".ndjson")
+_TABLES = (".csv", ".tsv", ".json", ".parquet", *_JSON_LINES)
+_FILE_ENDINGS = (".txt", ".text", ".md", *_TABLES, *_COMPRESSED)
 _DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?(@[\w.-]+)?")
 
 
@@ -54,7 +57,7 @@ class Document:
         return self.before + share * (self.after - self.before)
 
 
-_Rows = Iterator[tuple[int, Mapping[str, Any], float | None]]
+Rows = Iterator[tuple[int, Mapping[str, Any], float | None]]
 """Number from 1, values by column, and the share of the source up to the end of the row."""
 
 
@@ -72,7 +75,7 @@ class Documents:
     """
 
     description: str
-    rows: Callable[[], _Rows]
+    rows: Callable[[], Rows]
     unit: str
     columns: Sequence[str] = ("text",)
     sha256: Callable[[], str] | None = None
@@ -113,7 +116,7 @@ def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> 
         InputError: If there is no such column, or it is not a text.
     """
     if column not in row:
-        raise _missing(column, row, where)
+        raise missing_column(column, row, where)
     text = row[column]
     if label and isinstance(text, int):
         return str(int(text))
@@ -125,10 +128,11 @@ def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> 
     return text
 
 
-def _missing(column: str, present: Collection[str], where: str) -> InputError:
+def missing_column(column: str, present: Collection[str], where: str) -> InputError:
+    """The error for a column that a table has not; ``where`` is the table, or a row of it."""
     return InputError(
-        f"{where} has no column {shown(column)}; it has {listed_names(present)}. Name one of them as the text, "
-        "target or label column."
+        f"{where} has no column {shown(column)}; it has {listed_names(present)}. Name one of them, with an "
+        "option such as --text-column or --first-column."
     )
 
 
@@ -168,10 +172,10 @@ def open_documents(
     """Open a source of texts; only its beginning is read.
 
     Args:
-        source: Path of a plain text file (one document a line), a ``.jsonl`` or ``.parquet`` file (text and
-            jsonl also as ``.gz``); or a name of the ``datasets`` library, ``NAME[:CONFIG][@SPLIT]``; or
-            ``demo``, a short text that comes with the package (a file of that name is ``./demo``); or
-            strings, one document each.
+        source: Path of a plain text file (one document a line) or of a table (``.csv``; ``.tsv``, without quotes;
+            ``.jsonl``; ``.json``, also an array; ``.parquet``), all but the last also compressed (``.gz``, ``.bz2``,
+            ``.xz``, ``.zst``); or a name of the ``datasets`` library, ``NAME[:CONFIG][@SPLIT]``; or ``demo``, a short
+            text that comes with the package (a file of that name is ``./demo``); or strings, one document each.
         whole_file: Take a plain text file for one document.
         text_column: Column of a table that holds the texts. Default: ``text``.
         target_column: Column of a table that holds the target text of an encoder-decoder model.
@@ -202,26 +206,20 @@ def open_documents(
         return _from_strings(source)
     path, name = checked("text", source), str(source)
     if source == DEMO:
-        path = Path(__file__).with_name("demo.txt")
-    elif isinstance(source, str) and _is_dataset(source, path):
+        _refuse(DEMO, columned=columned)
+        text = Path(__file__).with_name("demo.txt").read_text(encoding="utf-8")
+        documents = _from_strings([text] if whole_file else text.splitlines())
+        return replace(documents, description=DEMO, unit="line")
+    if isinstance(source, str) and _is_dataset(source, path):
         _refuse(f"dataset {name!r}", whole_file=whole_file)
-        return Documents(name, lambda: _dataset_rows(name), "row", columns, label=label_column)
+        return Documents(name, partial(_dataset_rows, name, columns), "row", columns, label=label_column)
     readable_file(path)
-    ending = _ending(path)
-    if ending in _TABLE_ENDINGS:
-        raise InputError(
-            f"{name} is a table ({ending}), which cannot be read as text. Give its texts as plain text (one document "
-            "per line), jsonl or parquet, such as written by polars.read_csv(...).write_parquet(...)."
-        )
-    if ending == ".parquet":
-        _refuse(f"parquet file {name}", whole_file=whole_file)
-        rows, unit = lambda: parquet_rows(path, columns), "row"
-    elif ending in _JSONL_ENDINGS:
-        _refuse(f"jsonl file {name}", whole_file=whole_file)
-        rows, unit = lambda: _jsonl_rows(path), "line"
+    if has_columns(name):
+        _refuse(f"table {name}", whole_file=whole_file)
+        rows, unit = partial(table_rows, path, columns), "line" if _ending(path) in _JSON_LINES else "row"
     else:
         _refuse(f"plain text file {name}", columned=columned)
-        rows, unit = lambda: _text_rows(path, whole_file=whole_file), "line"
+        rows, unit = partial(_line_rows, path, whole_file=whole_file), "line"
     return Documents(name, rows, unit, columns, lambda: file_sha256(path), label_column)
 
 
@@ -229,15 +227,16 @@ def has_columns(source: str) -> bool:
     """Whether a source of texts is a file with columns, by its name.
 
     Example:
-        >>> has_columns("films.parquet"), has_columns("films.jsonl.gz"), has_columns("films.txt")
+        >>> has_columns("films.parquet"), has_columns("films.csv.gz"), has_columns("films.txt")
         (True, True, False)
     """
-    return _ending(Path(source)) in (".parquet", *_JSONL_ENDINGS)
+    return _ending(Path(source)) in _TABLES
 
 
 def _ending(path: Path) -> str:
     """The ending of a file, less that of its compression."""
-    return next((ending.lower() for ending in reversed(path.suffixes) if ending != ".gz"), "")
+    endings = map(str.lower, reversed(path.suffixes))
+    return next((ending for ending in endings if ending not in _COMPRESSED), "")
 
 
 def _is_dataset(source: str, path: Path) -> bool:
@@ -252,14 +251,14 @@ def _refuse(source: str, *, whole_file: bool = False, columned: bool = False) ->
         )
     if columned:
         raise InputError(
-            f"{source} has no columns. Leave the text, target and label columns out, or give jsonl or parquet."
+            f"{source} has no columns. Leave the text, target and label columns out, or give a table, such as csv."
         )
 
 
 def _from_strings(texts: Iterable[str]) -> Documents:
     length = len(texts) if isinstance(texts, Sequence) else None
 
-    def rows() -> _Rows:
+    def rows() -> Rows:
         for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise InputError(
@@ -277,8 +276,7 @@ def _from_strings(texts: Iterable[str]) -> Documents:
     return Documents("Python strings", rows, "text", sha256=None if length is None else sha256)
 
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LONGEST = 1 << 28
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 def readable_file(path: Path) -> Path:
@@ -294,17 +292,17 @@ def readable_file(path: Path) -> Path:
             )
         if not path.exists():
             raise InputError(
-                f"{path} does not exist. Give the path of a text, jsonl or parquet file, or in Python a list of texts."
+                f"{path} does not exist. Give the path of a text or a table, or in Python a list of texts."
             )
         if not path.is_file():
             raise InputError(
                 f"{path} is not a regular file. It is read more than once, so save the text in a file."
             )
         with path.open("rb") as file:
-            first = file.read(len(_BYTE_ORDER_MARK) + 1)
+            first = file.read(4)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {reason_of(error).lower()}.") from None
-    if first in (b"", _BYTE_ORDER_MARK):
+    if first in (b"", _BYTE_ORDER_MARK.encode()):
         raise InputError(f"{path} is empty. Give a file with at least one line of text.")
     return path
 
@@ -315,185 +313,160 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_lines(
-    path: Path, longest: int = _LONGEST, *, whole: bool = False
-) -> Iterator[tuple[int, str, float]]:
-    r"""Read a UTF-8 file line by line; lines end with ``\n``.
+def table_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:
+    """The rows of a table in the format that its name ends in, by default separated by tabs.
 
     Args:
-        path: The file; a name that ends in ``.gz`` is decompressed.
-        longest: Maximum number of bytes in a line.
-        whole: Read the file as one line, with its line ends.
+        path: The file.
+        columns: The columns that are used. Default: all.
 
-    Yields:
-        The line's number from 1, its text without the line's end, and the share of the file up to it.
+    Returns:
+        Number, values by column, of which there may be more, and share of the file, for each row.
 
     Raises:
-        InputError: If the bytes are not UTF-8 or not gzip, a line is too long, or the file is compressed more than text
-            can be.
+        InputError: If the file cannot be read.
+        MissingExtraError: If ``datasets`` is not installed.
     """
-    size = path.stat().st_size or 1
-    number = offset = 0
-    with path.open("rb") as raw:
-        file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-        try:
-            while line := file.read(longest + 1) if whole else file.readline(longest + 1):
-                number += 1
-                if len(line) > longest:
-                    what, each = (path, "") if whole else (f"line {number} of {path}", "a line, each ")
-                    raise InputError(
-                        f"{what} has more than {longest:,} bytes; expected one document {each}shorter than that. "
-                        "Split it."
-                    )
-                text = _decoded(line, path, line=number, offset=offset)
-                offset += len(line)
-                if file is not raw:
-                    _check_unpacking(path, unpacked=offset, packed=raw.tell())
-                fraction = min(1.0, (raw.tell() if whole or file is not raw else offset) / size)
-                yield number, text if whole else text.rstrip("\r\n"), fraction
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is not a complete gzip file: {error}.") from None
+    ending = _ending(path)
+    if ending == ".parquet":
+        return _read(partial(_open_parquet, path, columns), f"{path} cannot be read", _DAMAGED)
+    if ending in _JSON_LINES:
+        return _json_rows(path)
+    if ending == ".json":
+        return _file_rows(path, "json")
+    form = {"sep": ","} if ending == ".csv" else {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    # The text of a cell is kept as it is: 01 is no number, and NA is not missing.
+    as_text: dict[str, Any] = {"converters": dict.fromkeys(columns or (), str), "keep_default_na": False}
+    return _file_rows(path, "csv", header=1, chunksize=1000, index_col=False, **form, **as_text)
 
 
-# Text is compressed about tenfold, logs and drawings fiftyfold, zeros a thousandfold.
-_LARGEST_RATIO = 250
-_UNSUSPECTED = 1 << 20
+def _line_rows(path: Path, *, whole_file: bool = False) -> Rows:
+    for number, row, fraction in _file_rows(path, "text", sample_by="document" if whole_file else "line"):
+        text = row["text"].removeprefix(_BYTE_ORDER_MARK if number == 1 else "")
+        yield number, {"text": text}, 1.0 if whole_file else fraction
 
 
-def _check_unpacking(path: Path, unpacked: int, packed: int) -> None:
-    if unpacked > _UNSUSPECTED and unpacked > _LARGEST_RATIO * max(1, packed):
-        raise InputError(
-            f"{path} unpacks to more than {_LARGEST_RATIO} times its size, to {unpacked:,} bytes or more; text does "
-            "not, so reading stopped. If it is correct, store it uncompressed."
-        )
-
-
-def _decoded(content: bytes, path: Path, *, line: int, offset: int) -> str:
-    """Decode a part of a UTF-8 file, which begins at this line and byte offset, without a byte order mark."""
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line += content.count(b"\n", 0, error.start)
-        raise InputError(
-            f"{path} is not UTF-8: line {line} has byte {content[error.start]:#04x} at offset {offset + error.start}, "
-            f"which is invalid there. Convert the file first, for example with: iconv -f LATIN1 -t UTF-8 {path.name}"
-        ) from None
-    return text.removeprefix("\ufeff") if offset == 0 else text
-
-
-def _text_rows(path: Path, *, whole_file: bool) -> _Rows:
-    for number, text, fraction in file_lines(path, whole=whole_file):
-        yield number, {"text": text}, fraction
-
-
-def _jsonl_rows(path: Path) -> _Rows:
-    for number, line, fraction in file_lines(path):
-        if not line.strip():
+def _json_rows(path: Path) -> Rows:
+    """The objects of the lines; the reader of ``datasets`` counts lines within a block and converts dates."""
+    for number, row, fraction in _line_rows(path):
+        if not row["text"].strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            wrong = f"is not JSON: {error.msg} at character {error.pos + 1}"
-        except RecursionError:
-            wrong = "is nested too deeply to be read"
-        except ValueError:  # Python reads no number of more than 4,300 digits
-            wrong = "has a number with thousands of digits, which cannot be read"
-        else:
-            if isinstance(row, dict):
-                yield number, row, fraction
-                continue
-            wrong = f"is a JSON {type(row).__name__}, not an object with text fields"
-        raise InputError(
-            f"line {number} of {path} {wrong}. A jsonl file has one object per line; fix or drop the line."
-        )
+            found = json.loads(row["text"])
+            wrong = f"is a JSON {type(found).__name__}"
+        except (ValueError, RecursionError) as error:
+            found, wrong = None, f"is not JSON ({reason_of(error)})"
+        if not isinstance(found, dict):
+            raise InputError(f"line {number} of {path} {wrong}; expected an object. Fix or drop the line.")
+        yield number, found, fraction
 
 
-_ROWS_AT_ONCE = 256
+def _file_rows(path: Path, reader: str, header: int = 0, **options: Any) -> Rows:
+    """The rows of a file after ``header`` lines, by a reader of ``datasets`` with these options."""
+
+    def opened() -> _Opened:
+        require_packages("hf", "datasets")
+        import datasets
+
+        # Not load_dataset, which sends the hub a request to count its calls.
+        opener = getattr(datasets.Dataset, f"from_{reader}")
+        with tempfile.TemporaryDirectory() as cache:  # only for a lock
+            stream = opener(glob.escape(str(path)), streaming=True, cache_dir=cache, **options)
+        return stream.iter(_ROWS_AT_ONCE), _line_count(path, header)
+
+    return _read(opened, f"{path} cannot be read", _DAMAGED)
+
+
+def _line_count(path: Path, header: int) -> int | None:
+    """The number of lines after the header, at least 1; None if the file is compressed."""
+    if path.suffix.lower() in _COMPRESSED:
+        return None
+    with path.open("rb") as file:
+        return max(1, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - header)
+
+
+def _open_parquet(path: Path, columns: Sequence[str] | None) -> _Opened:
+    """Read by pyarrow, since ``datasets`` holds a whole group of rows, and often all of them."""
+    require_packages("report", "pyarrow")
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    for column in columns or ():
+        if column not in file.schema_arrow.names:
+            raise missing_column(column, file.schema_arrow.names, str(path))
+    batches = file.iter_batches(_PARQUET_ROWS_AT_ONCE, columns=columns and list(columns))
+    return (batch.to_pydict() for batch in batches), file.metadata.num_rows
+
+
+def _dataset_rows(name: str, columns: Sequence[str]) -> Rows:
+    """The rows of a ``datasets`` stream; the default split is ``train`` or the only one."""
+    front, _, split = name.partition("@")
+    path, _, config = front.partition(":")
+
+    def opened() -> _Opened:
+        require_packages("hf", "datasets")
+        import datasets
+
+        splits: Any
+        with _one_line(
+            f"{name!r} is neither a local file nor a dataset that can be opened",
+            "Check the spelling and the network, or give the path of a text or a table.",
+        ):
+            splits = datasets.load_dataset(path, config or None, streaming=True)
+        chosen = split or ("train" if "train" in splits else next(iter(splits)) if len(splits) == 1 else "")
+        if chosen not in splits:
+            raise InputError(
+                f"dataset {path!r} has no split {chosen or 'train'!r}; it has {', '.join(map(repr, splits))}. "
+                f"Name one of them, such as {front}@{next(iter(splits))}."
+            )
+        rows = splits[chosen]
+        info = (rows.info.splits or {}).get(str(chosen))
+        if set(columns) <= set(rows.column_names or ()):
+            rows = rows.select_columns(list(columns))
+        return rows.iter(_ROWS_AT_ONCE), info.num_examples if info is not None else None
+
+    advice = "Check the network, then continue from the last checkpoint with --resume."
+    return _read(opened, f"reading dataset {name!r} stopped", advice)
+
+
+_DAMAGED = "Check that the file is complete and has the format that its name ends in."
+_ROWS_AT_ONCE, _PARQUET_ROWS_AT_ONCE = 256, 64
+
+_Opened = tuple[Iterator[Mapping[str, Sequence[Any]]], int | None]
+"""Values by column for some rows after the other, and the number of all rows, if known; there may be fewer."""
+
+
+def _read(opened: Callable[[], _Opened], failed: str, advice: str) -> Rows:
+    """The rows of a source; its errors become one line: what failed, the reason and advice."""
+    with _one_line(failed, advice):
+        batches, total = opened()
+    number = 0
+    while True:
+        with _one_line(failed, advice):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        for values in zip(*batch.values(), strict=True):
+            number += 1
+            yield number, dict(zip(batch, values, strict=True)), min(1.0, number / total) if total else None
 
 
 @contextlib.contextmanager
-def reading_parquet(path: Path) -> Iterator[Any]:
-    """``pyarrow.parquet``, whose errors become one line.
-
-    Raises:
-        InputError: If the file is not a whole Parquet file.
-        MissingExtraError: If pyarrow is not installed.
-    """
-    require_packages("report", "pyarrow")
-    import pyarrow as pa
-    from pyarrow import parquet
-
+def _one_line(failed: str, advice: str) -> Iterator[None]:
+    """Errors of a reader, which are of many types and which ``datasets`` logs as well, become one line."""
+    log = logging.getLogger("datasets.packaged_modules")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
     try:
-        yield parquet
-    except InputError:
+        yield
+    except FenchelError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a complete parquet file: {reason_of(error)}.") from None
-
-
-def parquet_rows(path: Path, columns: Sequence[str]) -> _Rows:
-    """The rows of a Parquet file.
-
-    Raises:
-        InputError: If a column is missing, or the file cannot be read.
-        MissingExtraError: If pyarrow is not installed.
-    """
-    number = 0
-    with reading_parquet(path) as parquet:
-        schema = parquet.read_schema(path)
-        for column in columns:
-            if column not in schema.names:
-                raise _missing(column, schema.names, str(path))
-        # As a dictionary, a text that is in many rows is held once.
-        flat = [column for column in columns if schema.field(column).type.num_fields == 0]
-        with parquet.ParquetFile(path, read_dictionary=flat) as file:
-            total = file.metadata.num_rows
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
-                for index in range(batch.num_rows):
-                    number += 1
-                    # A row at a time: a page of a megabyte can hold one long text hundreds of times.
-                    try:
-                        row = {name: batch.column(name)[index].as_py() for name in columns}
-                    except UnicodeDecodeError as error:
-                        raise InputError(
-                            f"row {number} of {path} is not UTF-8: {error.reason}. Fix or drop the row."
-                        ) from None
-                    yield number, row, number / total
-
-
-def _dataset_rows(name: str) -> _Rows:
-    """The rows of a ``datasets`` stream; the default split is ``train`` or the only one."""
-    require_packages("hf", "datasets")
-    import datasets
-
-    front, _, split = name.partition("@")
-    path, _, config = front.partition(":")
-    try:
-        splits = datasets.load_dataset(path, config or None, streaming=True)
-    except Exception as error:
+    except UnicodeDecodeError as error:
         raise InputError(
-            f"{name!r} is neither a local file nor a dataset that can be opened: {reason_of(error)}. Check the "
-            "spelling and the network, or give the path of a text, jsonl or parquet file."
+            f"{failed}: it is not UTF-8, as byte {error.object[error.start]:#04x} shows ({error.reason}). Convert it "
+            "first, for example with: iconv -f LATIN1 -t UTF-8"
         ) from None
-    chosen = split or ("train" if "train" in splits else next(iter(splits)) if len(splits) == 1 else "")
-    if chosen not in splits:
-        raise InputError(
-            f"dataset {path!r} has no split {chosen or 'train'!r}; it has {', '.join(map(repr, splits))}. "
-            f"Name one of them, such as {front}@{next(iter(splits))}."
-        )
-    rows = splits[chosen]
-    info = (rows.info.splits or {}).get(str(chosen))
-    total = info.num_examples if info is not None else None
-    records, number = iter(rows), 0
-    while True:
-        try:
-            row = next(records)
-        except StopIteration:
-            return
-        except Exception as error:
-            raise InputError(
-                f"reading dataset {name!r} stopped: {reason_of(error)}. Check the network, then continue from the "
-                "last checkpoint with --resume."
-            ) from None
-        number += 1
-        yield number, row, min(1.0, number / total) if total else None
+    except Exception as error:
+        raise InputError(f"{failed}: {reason_of(error)}. {advice}") from None
+    finally:
+        log.setLevel(level)

@@ -15,14 +15,7 @@ from torch import Tensor
 from fenchel.arguments import checked, reason_of
 from fenchel.errors import InputError, require_packages
 from fenchel.io.batches import BEGINNING, Batch, Cursor, PatchImages
-from fenchel.io.documents import (
-    file_sha256,
-    listed_names,
-    parquet_rows,
-    readable_file,
-    reading_parquet,
-    text_of,
-)
+from fenchel.io.documents import file_sha256, listed_names, readable_file, table_rows, text_of
 from fenchel.io.runs import WHOLE, Shard
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -150,20 +143,16 @@ def _with_suffix(paths: list[Path]) -> tuple[Path, ...]:
 
 
 def _images_of_table(path: Path, description: str, label_column: str | None) -> ImageFiles:
-    readable_file(path)
-    with reading_parquet(path) as parquet:
-        schema = parquet.read_schema(path)
-    # The datasets library writes an image as a struct of its bytes and its path.
-    column = next((field.name for field in schema if _has_bytes(field.type)), None)
-    if column is None:
-        raise InputError(
-            f"{path} has no column of images, such as the datasets library writes; it has "
-            f"{listed_names(schema.names)}. Give a parquet file with one, or a folder of images."
-        )
-    columns = [column] if label_column is None else [column, label_column]
-    rows = [row for _, row, _ in parquet_rows(path, columns)]
+    rows = [row for _, row, _ in table_rows(readable_file(path))]
     if not rows:
         raise InputError(f"{path} has no rows. Give a parquet file with at least one image.")
+    # The datasets library writes an image as its bytes and its path.
+    column = next((name for row in rows for name, value in row.items() if _has_bytes(value)), None)
+    if column is None:
+        raise InputError(
+            f"{path} has no column of images, such as the datasets library writes; it has {listed_names(rows[0])}. "
+            "Give a parquet file with one, or a folder of images."
+        )
     names = [f"row {number}" for number in range(1, len(rows) + 1)]
     labels = None
     if label_column is not None:
@@ -178,8 +167,8 @@ def _images_of_table(path: Path, description: str, label_column: str | None) -> 
     return images
 
 
-def _has_bytes(type_: Any) -> bool:
-    return hasattr(type_, "get_field_index") and type_.get_field_index("bytes") >= 0
+def _has_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and "bytes" in value
 
 
 def _picture(content: bytes, mode: str) -> Any:

@@ -22,11 +22,12 @@ from fenchel.io.batches import Batch, model_inputs
 from fenchel.io.documents import (
     Documents,
     check_text,
-    file_lines,
     file_sha256,
-    listed_names,
+    missing_column,
     open_documents,
     readable_file,
+    table_rows,
+    text_of,
 )
 from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
@@ -48,7 +49,6 @@ from fenchel.swap.tasks import (
 from fenchel.tensors import check_type, widened
 
 _FEWEST = 3
-_LONGEST_LINE = 1 << 20
 
 
 def scored_pairs(
@@ -59,8 +59,9 @@ def scored_pairs(
     """Read scored pairs of sentences.
 
     Args:
-        pairs: A file with tab-separated columns in UTF-8, whose first line has their names, optionally compressed
-            (``.gz``); or tuples (sentence, sentence, score).
+        pairs: A table: ``.csv``, ``.jsonl``, ``.json`` or ``.parquet``, or else with columns separated by tabs, whose
+            first line has their names, as of :func:`fenchel.io.documents.open_documents`; or tuples (sentence,
+            sentence, score).
         columns: Names of the columns of a file.
         max_pairs: Maximum number of pairs. Default: all.
 
@@ -73,7 +74,7 @@ def scored_pairs(
     """
     if isinstance(pairs, str | Path):
         file = readable_file(checked("pairs", pairs))
-        description, sha256, rows = str(pairs), file_sha256(file), _rows(file, columns)
+        description, sha256, rows = str(pairs), file_sha256(file), _file_rows(file, columns)
     else:
         description, sha256, rows = "Python pairs", None, _python_rows(pairs)
     result = list(islice(rows, max_pairs))
@@ -104,32 +105,16 @@ def _python_rows(pairs: Iterable[Sequence[object]]) -> Iterator[tuple[str, str, 
         yield first, second, _score(score, f"pair {number}")
 
 
-def _rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
-    lines = file_lines(path, longest=_LONGEST_LINE)
-    _, header, _ = next(lines)
-    names = header.split("\t")
-    wanted = (columns.first, columns.second, columns.score)
-    for name in wanted:
-        if names.count(name) != 1:
-            raise InputError(
-                f"{path} has {names.count(name) or 'no'} column{'s' if names.count(name) else ''} {shown(name)}; its "
-                f"first line names {listed_names(names)}, separated by tabs. Name the sentences' columns with "
-                "--first-column and --second-column and the score's with --score-column."
-            )
-    columns_read = [names.index(name) for name in wanted]
-    for number, line, _ in lines:
-        if not line.strip():
-            continue
-        cells = line.split("\t")
-        where = f"line {number} of {path}"
-        if len(cells) != len(names):
-            raise InputError(
-                f"{where} has {len(cells)} columns, but the first line has {len(names)}. Fix the line."
-            )
-        first, second, score = (cells[index].strip() for index in columns_read)
+def _file_rows(path: Path, columns: PairColumns) -> Iterator[tuple[str, str, float]]:
+    sentences = (columns.first, columns.second)
+    for number, row, _ in table_rows(path, (*sentences, columns.score)):
+        where = f"row {number} of {path}"
+        first, second = (text_of(row, name, where, label=False).strip() for name in sentences)
         if not first or not second:
-            raise InputError(f"{where} has an empty sentence. Fix or drop the line.")
-        yield first, second, _score(score, where)
+            raise InputError(f"{where} has an empty sentence. Fix or drop the row.")
+        if columns.score not in row:
+            raise missing_column(columns.score, row, where)
+        yield first, second, _score(str(row[columns.score]), where)
 
 
 def _score(text: str, where: str) -> float:

@@ -88,13 +88,13 @@ def swap(
         model: A transformers model, or the name or folder of one (``demo`` is the bundled encoder, without a head); or
             a module with attention layers of :mod:`fenchel.nn`; or, with ``loader``, the folder of a run.
         tokenizer: Its tokenizer; None to load the one of a named model. In its place, an image processor.
-        texts: A path (plain text, jsonl, parquet), a name of the datasets library, or strings. Or batches: each the
-            inputs by name, or a tensor for the first input; or a pair of these and a target of ``loss`` and ``score``;
-            or a mapping with these under ``inputs`` and its own ``loss`` and ``score``, as on the page on capture.
+        texts: A path of texts or a table, a name of the datasets library, or strings. Or batches: each the inputs
+            by name, or a tensor for the first input; or a pair of these and a target of ``loss`` and ``score``; or a
+            mapping with these under ``inputs`` and its own ``loss`` and ``score``, as on the page on capture.
         loss: Function of the output of the model for B examples and their target (by default the inputs) that returns
             (B,) numbers; lower is better.
         score: Likewise; higher is better.
-        pairs: Scored pairs of sentences: a table with tabs, or (sentence, sentence, score) each.
+        pairs: Scored pairs of sentences: a table, or (sentence, sentence, score) each.
         **options: The options of :class:`fenchel.run_options.SwapOptions`.
 
     Returns:
