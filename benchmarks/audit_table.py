@@ -24,7 +24,7 @@ from fenchel.auditing import AuditReport, audit
 from fenchel.auditing.report import render_html
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, schema
-from fenchel.io.tables import ParquetTable
+from fenchel.io.storage import ParquetTable
 
 LAYERS, HEADS, WINDOW = 12, 6, 512
 TOKENS = (1_000, 100_000)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fenchel.version import __version__ as __version__
-
 if TYPE_CHECKING:
     from fenchel import auditing as auditing
     from fenchel import catalogue as catalogue
@@ -84,6 +82,8 @@ __all__ = [
     "functional",
     "nn",
 ]
+
+__version__ = "0.2.0"
 
 _PUBLIC_MODULES = (
     *("auditing", "catalogue", "closeness", "comparing", "errors", "functional", "integrations"),

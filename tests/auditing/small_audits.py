@@ -22,7 +22,7 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import schema
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.io.runs import Progress, ProgressClock
-from fenchel.io.tables import ParquetTable
+from fenchel.io.storage import ParquetTable
 from tests.io.test_windows import word_tokenizer
 from tests.tiny_models import tiny_model
 

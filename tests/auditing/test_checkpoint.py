@@ -15,7 +15,7 @@ from fenchel.auditing import run
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.state import STATE_FILE, STATE_FORM
 from fenchel.errors import InputError, OutputError
-from fenchel.io import tables
+from fenchel.io import storage
 from fenchel.io.storage import read_document, write_document
 from tests.auditing.small_audits import Interrupting, assert_same_audit, small_audit, some_texts
 from tests.damage import Change, field, ill_formed
@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_being_interrupted_after_every_batch_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_IN_A_PART", 200)  # which a few batches fill
+    monkeypatch.setattr(storage, "ROWS_IN_A_PART", 200)  # which a few batches fill
     options: dict[str, Any] = {"queries": 4, "baseline": "twin"}
     small_audit(directory=tmp_path / "whole", **options)
     resumed, error, tokens = tmp_path / "resumed", RuntimeError("out of memory"), [0]

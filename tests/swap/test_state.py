@@ -13,8 +13,7 @@ import torch
 
 from fenchel.errors import InputError
 from fenchel.io.batches import Cursor
-from fenchel.io.storage import read_document, write_document
-from fenchel.io.tables import ParquetTable
+from fenchel.io.storage import ParquetTable, read_document, write_document
 from fenchel.swap import SwapReport
 from fenchel.swap.run import MEASUREMENTS, OLD_STATE_FILE, STATE_FILE, STATE_FORM, SwapState
 from tests.auditing.small_audits import Interrupting

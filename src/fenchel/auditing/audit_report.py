@@ -14,8 +14,7 @@ from fenchel.auditing.statistics import AuditStatistics
 from fenchel.auditing.table import QUERIES, TWIN_QUERIES
 from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import RunKind, atomic_path, check_writable, write_text
-from fenchel.io.storage import write_json
-from fenchel.io.tables import polars_module
+from fenchel.io.storage import polars_module, write_json
 
 TWIN_FILE = "twin.json"
 """The records of the untrained twin, as those of the model in ``heads.json``."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import nn
 
+from fenchel import __version__
 from fenchel.arguments import number_of
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, Tsallis, closeness_of, name_of
 from fenchel.errors import ModelError
@@ -27,7 +28,6 @@ from fenchel.io.storage import (
 )
 from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
-from fenchel.version import __version__
 
 if TYPE_CHECKING:
     from fenchel.auditing.inputs import Batches

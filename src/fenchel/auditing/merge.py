@@ -12,7 +12,7 @@ from fenchel.auditing.manifest import COUNTS, OUTCOMES, PARTS, PLACES, in_order,
 from fenchel.auditing.statistics import AuditStatistics
 from fenchel.errors import InputError
 from fenchel.io.runs import check_writable, differences
-from fenchel.io.tables import ParquetTable
+from fenchel.io.storage import ParquetTable
 
 _FREE_TO_MERGE = OUTCOMES | PLACES | PARTS
 

@@ -25,7 +25,7 @@ from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch
 from fenchel.io.runs import Progress, ProgressClock, SavingPace
-from fenchel.io.tables import ParquetTable
+from fenchel.io.storage import ParquetTable
 from fenchel.loading import (
     RunModel,
     load_run,

@@ -29,12 +29,13 @@ from fenchel.io.batches import BEGINNING, Cursor
 from fenchel.io.storage import (
     Field,
     Form,
+    ParquetTable,
+    PartName,
     Record,
     check_json,
     read_document,
     write_document,
 )
-from fenchel.io.tables import ParquetTable, PartName
 
 if TYPE_CHECKING:
     import polars

@@ -14,7 +14,7 @@ from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.table import schema
 from fenchel.auditing.weight_moves import MOVE_COLUMNS
 from fenchel.errors import InputError
-from fenchel.io.tables import ParquetTable, polars_module
+from fenchel.io.storage import ParquetTable, polars_module
 
 if TYPE_CHECKING:
     import polars

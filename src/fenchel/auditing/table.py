@@ -16,7 +16,7 @@ from fenchel.auditing.heads import MEASURES, METRICS
 from fenchel.auditing.weight_moves import KEY_CLASSES, MOVE_COLUMNS, TOKEN_TYPES, decoder_sides
 from fenchel.errors import ProblemError
 from fenchel.io.batches import Batch
-from fenchel.io.tables import polars_module
+from fenchel.io.storage import polars_module
 
 if TYPE_CHECKING:
     import polars

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from fenchel import __version__
 from fenchel.arguments import MOST_LAYERS, checked, shown
 from fenchel.cli.terminal import (
     Interrupted,
@@ -37,7 +38,6 @@ from fenchel.run_options import (
     SwapOptions,
     declared,
 )
-from fenchel.version import __version__
 
 # At most nine digits: more than the number of any layer needs, and quick to convert.
 _PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")

@@ -19,11 +19,13 @@ from fenchel.io.runs import ProgressClock, RunKind, SavingPace
 from fenchel.io.storage import (
     Field,
     Form,
+    ParquetTable,
+    PartName,
     Record,
+    polars_module,
     read_document,
     write_document,
 )
-from fenchel.io.tables import ParquetTable, PartName, polars_module
 from fenchel.loading import refuse_texts_as_tokenizer, running
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Condition, Site, layers_of_kinds, make_conditions, sites_of
