@@ -410,7 +410,10 @@ class TemplateFamily(Family):
     @override
     def take(self, part: Part) -> TemplateFamily:
         closeness = self.closeness.rows(lambda own: part.pick(own.unsqueeze(-1)).squeeze(-1))
-        return TemplateFamily(part.of_groups(self.given), part.pick(self.log_preference), closeness)
+        given, preference = part.of_groups(self.given), part.pick(self.log_preference)
+        if closeness is self.closeness and given is self.given and preference is self.log_preference:
+            return self  # with what has been computed
+        return TemplateFamily(given, preference, closeness)
 
     @override
     def to(self, dtype: torch.dtype) -> TemplateFamily:

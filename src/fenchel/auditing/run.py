@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
@@ -15,7 +15,7 @@ from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_docum
 from fenchel.auditing.manifest import check_model_closeness, describe, in_order
 from fenchel.auditing.measure import MeasuredCall, measure, require_fewer, sample_size, sampled_queries
 from fenchel.auditing.statistics import AuditStatistics
-from fenchel.auditing.table import QUERIES, query_rows
+from fenchel.auditing.table import QUERIES, query_columns, query_rows
 from fenchel.auditing.twin import AUDITED, NOT_AUDITED, NOT_BUILT, TwinCost, too_large, untrained_twin
 from fenchel.auditing.weight_moves import TokenClassifier
 from fenchel.errors import InputError, ModelError, require_packages
@@ -74,12 +74,14 @@ class SiteMeasures:
 
     def read(self, batch: Batch) -> None:
         """Measure a batch; the rows of the one before are discarded."""
-        self._batch, self.rows, self.longest = batch, [], None
+        self._batch, self._columns, self.rows, self.longest = batch, list[dict[str, Tensor]](), [], None
         if self._examples is not None:
             self._examples.begin_batch()
         self.capture.run(
             on_device(batch.inputs, self.model), counted=batch.counted, counted_decoder=batch.counted_decoder
         )
+        if self._columns:
+            self.rows = [query_rows(self._columns, {} if batch.tokenizer is None else self._tokens.texts)]
 
     def _consume(self, call: AttentionCall) -> None:
         options, site = self._options, call.site
@@ -100,7 +102,7 @@ class SiteMeasures:
         if self._examples is not None:
             self._examples.look(measured)
         self.longest = max(self.longest or 0, call.counted.shape[1])
-        self.rows.append(query_rows(measured, self._tokens.texts))
+        self._columns.append(query_columns(measured))
 
 
 @dataclass

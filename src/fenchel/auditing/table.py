@@ -59,57 +59,59 @@ def schema() -> dict[str, Any]:
     }
 
 
-def query_rows(measured: MeasuredCall, texts: Mapping[int, str]) -> polars.DataFrame:
-    """Create the rows of the counted queries of one attention call, head by head, in the order of the batch.
+def query_columns(measured: MeasuredCall) -> dict[str, Tensor]:
+    """Columns of the counted queries of one attention call, head by head, in the order of the batch.
+
+    ``text`` is missing, a kind, type or class is its index, and a missing token -1.
+    """
+    call, batch, tokens = measured.call, measured.batch, measured.tokens
+    site, counted = call.site, measured.sample.there.cpu()
+    rows, columns = counted.nonzero(as_tuple=True)
+    count, several = len(rows), len(measured.heads)
+    positions = measured.sample.index.cpu()[rows, columns]
+    of_queries, of_keys = decoder_sides(site.kind, batch)
+    keys = _ids(batch, of_keys, call.key.shape[2])
+    weight = measured.sample.population / counted.sum(1).clamp(min=1)
+    of_query = {
+        "kind": torch.full((count,), KINDS.index(site.kind)),
+        "layer": torch.full((count,), site.layer),
+        "document": torch.tensor(batch.documents)[rows],
+        "window": torch.tensor(batch.windows)[rows],
+        "position": positions + 1,
+        "token": _ids(batch, of_queries, call.query.shape[2])[rows, positions],
+        "type": tokens.types.cpu()[rows, columns],
+        "class": tokens.classes.cpu()[rows, columns],
+        "weight": weight[rows].double(),
+    }
+    result = {name: column.repeat(several) for name, column in of_query.items()}
+    result["head"] = torch.tensor(list(measured.heads)).repeat_interleave(count)
+    for name, value in measured.measures.values.items():
+        value = value.detach().cpu().transpose(0, 1)[:, rows, columns].flatten()
+        result[name] = value.float() if value.is_floating_point() else value
+    for name in ("leaves", "reaches"):
+        result[f"{name}_token"] = keys[rows.repeat(several), result[name]]
+        result[name] = result[name] + 1
+    return result
+
+
+def query_rows(calls: Sequence[Mapping[str, Tensor]], texts: Mapping[int, str]) -> polars.DataFrame:
+    """Create the rows of attention calls.
 
     Args:
-        measured: The attention call and its measures.
+        calls: Their columns, as :func:`query_columns` returns them.
         texts: Texts of tokens, by id.
 
     Raises:
         ProblemError: If a measure of a counted query is NaN or negative.
     """
-    pl = polars_module()
-    call, batch, tokens = measured.call, measured.batch, measured.tokens
-    site, counted = call.site, measured.sample.there.cpu()
-    rows, columns = counted.nonzero(as_tuple=True)
-    positions = measured.sample.index.cpu()[rows, columns]
-    count, several = len(rows), len(measured.heads)
-
-    def counted_only(values: Tensor) -> Any:
-        values = values.detach().cpu().transpose(0, 1)[:, rows, columns].flatten()
-        return values.float() if values.is_floating_point() else values
-
-    def of_each_head(column: Tensor) -> Any:
-        return column.repeat(several).numpy()
-
-    of_queries, of_keys = decoder_sides(site.kind, batch)
-    ids = _ids(batch, of_queries, call.query.shape[2])[rows, positions]
-    keys = _ids(batch, of_keys, call.key.shape[2])
-    known = {} if batch.tokenizer is None else texts
-    weight = measured.sample.population / counted.sum(1).clamp(min=1)
-    values = {name: counted_only(value) for name, value in measured.measures.values.items()}
-    for name in ("leaves", "reaches"):
-        values[f"{name}_token"] = keys[rows.repeat(several), values[name]]
-        values[name] = values[name] + 1
-    text = pl.Series("text", [known.get(token) for token in ids.tolist()], dtype=pl.String)
-    data = {
-        "kind": pl.repeat(site.kind, count * several, dtype=pl.String, eager=True),
-        "layer": pl.repeat(site.layer, count * several, dtype=pl.Int32, eager=True),
-        "head": torch.tensor(list(measured.heads)).repeat_interleave(count).numpy(),
-        "document": of_each_head(torch.tensor(batch.documents)[rows]),
-        "window": of_each_head(torch.tensor(batch.windows)[rows]),
-        "position": of_each_head(positions + 1),
-        "token": of_each_head(ids),
-        "text": pl.concat([text] * several) if several else text,
-        "type": _named(tokens.types.cpu()[rows, columns], TOKEN_TYPES, several),
-        "class": _named(tokens.classes.cpu()[rows, columns], KEY_CLASSES, several),
-        "weight": of_each_head(weight[rows].double()),
-        **{name: value.numpy() for name, value in values.items()},
-    }
-    typed = schema()
-    frame = pl.DataFrame({name: data[name] for name in typed}).cast(typed)
-    _check(frame, count, f"{site.kind} layer {site.layer}")
+    pl, typed = polars_module(), schema()
+    data = {name: torch.cat([call[name] for call in calls]).numpy() for name in typed if name != "text"}
+    for name, names in (("kind", KINDS), ("type", TOKEN_TYPES), ("class", KEY_CLASSES)):
+        data[name] = pl.Series(names, dtype=typed[name]).gather(pl.Series(data[name]))
+    known = pl.DataFrame({"token": [*texts], "text": [*texts.values()]}, {"token": pl.Int64, "text": pl.String})
+    frame = pl.DataFrame(data).join(known, on="token", how="left", maintain_order="left")
+    frame = frame.select(pl.col(name).cast(kind) for name, kind in typed.items())
+    _check(frame)
     missing = [pl.col(name).replace(-1, None) for name in ("token", "leaves_token", "reaches_token")]
     return frame.with_columns(*missing, pl.col("output_error").fill_nan(None))
 
@@ -122,24 +124,18 @@ def _ids(batch: Batch, decoder: bool, length: int) -> Tensor:
     return ids.cpu()
 
 
-def _named(numbers: Tensor, names: Sequence[str], several: int) -> Any:
-    """Look up names by index, repeated for each head."""
-    pl = polars_module()
-    every = pl.Series(names, dtype=pl.Enum(names))
-    return every.gather(pl.Series(numbers.repeat(several).numpy()))
-
-
-def _check(frame: polars.DataFrame, count: int, name: str) -> None:
+def _check(frame: polars.DataFrame) -> None:
     """Raise on NaN and negative measures, which would make every mean wrong."""
     pl = polars_module()
     is_wrong = {metric: (pl.col(metric) < 0) | pl.col(metric).is_nan() for metric in METRICS}
     found = frame.select(test.any().alias(metric) for metric, test in is_wrong.items())
     for metric, test in is_wrong.items():
         if found[metric][0]:
-            wrong = frame.filter(test)
-            head = wrong["head"][0]
+            head = {name: frame.filter(test)[name][0] for name in ("kind", "layer", "head")}
+            of_head = frame.filter(**head)
+            wrong = of_head.filter(test)
             raise ProblemError(
-                f"{metric} is {wrong[metric][0]} for {len(wrong.filter(head=head))} of {count} queries of {name} head "
-                f"{head}; it must be a non-negative number. Check the model for NaN weights, or audit with dtype "
-                "float32."
+                f"{metric} is {wrong[metric][0]} for {len(wrong)} of {len(of_head)} queries of {head['kind']} layer "
+                f"{head['layer']} head {head['head']}; it must be a non-negative number. Check the model for NaN "
+                "weights, or audit with dtype float32."
             )

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -241,12 +242,16 @@ def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     """
     if tokenizer is None:
         return tuple(f" {number}" for number in ids)
-    pieces: list[str] = []
+    ids, pieces = tuple(ids), list[str]()
+
+    @cache
+    def decoded_text(some: tuple[int, ...]) -> str:
+        return str(tokenizer.decode(list(some))) if some else ""
+
     # Tokens up to ``known`` have their texts; the last of them, from ``start`` on, are decoded again as context.
     start = known = 0
     for end in range(1, len(ids) + 1):
-        before = str(tokenizer.decode(list(ids[start:known]))) if known > start else ""
-        decoded = str(tokenizer.decode(list(ids[start:end])))
+        before, decoded = decoded_text(ids[start:known]), decoded_text(ids[start:end])
         # A character has at most 4 bytes.
         if decoded.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4:
             pieces.append("")
@@ -254,7 +259,7 @@ def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         if decoded.startswith(before):
             added = decoded[len(before) :]
         else:  # some decoders clean up the text before: " do not" becomes " don't"
-            added = f" {str(tokenizer.decode([ids[end - 1]])).strip()}"
+            added = f" {decoded_text(ids[end - 1 : end]).strip()}"
         pieces.append(added.lstrip() if not any(pieces) else added)
         start, known = known, end
     return tuple(pieces)
