@@ -95,13 +95,18 @@ def test_plain_text_compressed_or_not_by_line_and_as_a_whole(file, monkeypatch, 
 def test_fraction_reaches_one_and_never_falls(file):
     rows = [{"text": "a"}, {"text": "b"}]
     files = [file(f"some.{form}", table(form, rows)) for form in ("jsonl", "csv", "parquet")]
-    for source in (file("some.txt", "a\nbb\n\nccc\n"), file("one.txt", "a"), ["a", "b", "c"], *files):
+    for source in (file("some.txt", "a\nbb\n\nccc\n"), file("one", "a"), ["a", "b", "c"], *files):
         fractions = [document.fraction_at(1.0) for document in open_documents(source)]
         assert fractions == sorted(fractions)  # pyright: ignore[reportArgumentType]
         assert fractions[-1] == 1.0
     documents = list(open_documents(["a", "b"]))
     assert documents[1].fraction_at(0.5) == 0.75
-    assert next(iter(open_documents(iter("a")))).fraction_at(0.5) is None
+    for source in (
+        iter("a"),
+        file("some.json", '[{"text": "a"}]'),
+        file("some.csv.gz", gzip.compress(b"text\na")),
+    ):
+        assert [document.fraction_at(0.5) for document in open_documents(source)] == [None]
 
 
 UNREAD = r"some\.\S* cannot be read: "

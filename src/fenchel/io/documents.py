@@ -333,7 +333,7 @@ def table_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:
     if ending in _JSON_LINES:
         return _json_rows(path)
     if ending == ".json":
-        return _file_rows(path, "json")
+        return _file_rows(path, "json", header=None)
     form = {"sep": ","} if ending == ".csv" else {"sep": "\t", "quoting": csv.QUOTE_NONE}
     # The text of a cell is kept as it is: 01 is no number, and NA is not missing.
     as_text: dict[str, Any] = {"converters": dict.fromkeys(columns or (), str), "keep_default_na": False}
@@ -361,8 +361,15 @@ def _json_rows(path: Path) -> Rows:
         yield number, found, fraction
 
 
-def _file_rows(path: Path, reader: str, header: int = 0, **options: Any) -> Rows:
-    """The rows of a file after ``header`` lines, by a reader of ``datasets`` with these options."""
+def _file_rows(path: Path, reader: str, header: int | None = 0, **options: Any) -> Rows:
+    """The rows of a file, by a reader of ``datasets`` with these options.
+
+    Args:
+        path: The file.
+        reader: Name of the reader.
+        header: Number of lines before the rows, of which each has at least one; None if it may have less.
+        **options: Options of the reader.
+    """
 
     def opened() -> _Opened:
         require_packages("hf", "datasets")
@@ -377,9 +384,9 @@ def _file_rows(path: Path, reader: str, header: int = 0, **options: Any) -> Rows
     return _read(opened, f"{path} cannot be read", _DAMAGED)
 
 
-def _line_count(path: Path, header: int) -> int | None:
-    """The number of lines after the header, at least 1; None if the file is compressed."""
-    if path.suffix.lower() in _COMPRESSED:
+def _line_count(path: Path, header: int | None) -> int | None:
+    """The number of lines after the header, at least 1; None if that says nothing of the number of rows."""
+    if header is None or path.suffix.lower() in _COMPRESSED:
         return None
     with path.open("rb") as file:
         return max(1, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - header)
