@@ -74,9 +74,7 @@ def imports(tree: ast.AST, known: set[str]) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: write imports from fenchel on"
-            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
-            # The version, which everybody may read, stands first in the root.
-            submodules = [name for name in submodules if name != "fenchel.__version__"]
+            submodules = [f"{node.module}.{one.name}" for one in node.names if one.name != "__version__"]
             names = [name if name in known else str(node.module) for name in submodules]
         yield from (name for name in names if name.split(".")[0] == "fenchel")
 

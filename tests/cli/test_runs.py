@@ -94,11 +94,9 @@ def test_options_that_change_little_are_recorded(run, tmp_path, plain, name, opt
 
 @pytest.mark.parametrize("name", RUNS)
 def test_columns_choose_the_text_and_the_target(command, tmp_path, name):
-    translator, table = saved(tmp_path / "model", "marian", head=True), tmp_path / "pairs.jsonl"
+    translator, table = saved(tmp_path / "model", "marian", head=True), tmp_path / "pairs.tsv"
     pairs = [("w1 w2 w3", "w4 w5", "w6 w7 w8 w9"), ("w9 w2", "w8 w1", "w2")]
-    table.write_text(
-        "\n".join(json.dumps(dict(zip(("text", "en", "de"), one, strict=True))) for one in pairs)
-    )
+    table.write_text("\n".join(map("\t".join, [("text", "en", "de"), *pairs])))
     found = {}
     for columns in ("", "--text-column en", "--text-column en --target-column de"):
         out = tmp_path / str(len(columns))

@@ -262,10 +262,9 @@ TEXTS = ["w1 w2 w3", "w5 w6", "w9", "w2 w4 w6 w8"]
 @pytest.mark.parametrize("labels", [[0, 1, 1, 0], ["bad", "good", "good", "bad"]])
 def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[Any]) -> None:
     model = saved_classifier(tmp_path / "model")
-    rows = [json.dumps({"text": text, "mood": label}) for text, label in zip(TEXTS, labels, strict=True)]
-    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
+    polars.DataFrame({"text": TEXTS, "mood": labels}).write_csv(tmp_path / "texts.csv")
     report = swap(
-        str(tmp_path / "model"), None, str(tmp_path / "texts.jsonl"), label_column="mood", dtype="float64",
+        str(tmp_path / "model"), None, str(tmp_path / "texts.csv"), label_column="mood", dtype="float64",
         estimators=["none"], ablations=["zero"], per_head=True, bootstrap=100, batch_size=3,
     )  # fmt: skip
     numbers = torch.tensor([0, 1, 1, 0])

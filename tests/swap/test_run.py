@@ -7,10 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import polars
 import pytest
 import torch
-from pyarrow import parquet
 from torch.nn.functional import cross_entropy
 from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -270,7 +269,7 @@ def labelled_images(folder: Path) -> tuple[Path, Path]:
         {"image": {"bytes": path.read_bytes(), "path": ""}, "kind": CLASSES[path.parent.name]}
         for path in open_images(folder / "images").paths
     ]
-    parquet.write_table(pa.Table.from_pylist(rows), folder / "images.parquet")
+    polars.DataFrame(rows).write_parquet(folder / "images.parquet")
     return folder / "images", folder / "images.parquet"
 
 
