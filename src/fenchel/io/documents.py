@@ -341,7 +341,8 @@ def table_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:
 
 
 def _line_rows(path: Path, *, whole_file: bool = False) -> Rows:
-    for number, row, fraction in _file_rows(path, "text", sample_by="document" if whole_file else "line"):
+    by = "document" if whole_file else "line"
+    for number, row, fraction in _file_rows(path, "text", sample_by=by, chunksize=1 << 20):
         text = row["text"].removeprefix(_BYTE_ORDER_MARK if number == 1 else "")
         yield number, {"text": text}, 1.0 if whole_file else fraction
 
