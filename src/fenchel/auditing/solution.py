@@ -35,7 +35,7 @@ from fenchel.tensors import log_weights, may_attend, norm, total
 if TYPE_CHECKING:
     from fenchel.run_options import AuditOptions
 
-_BLOCK_BYTES = 2**21  # of one array: what a call of torch costs counts as much as caches do
+_BLOCK_BYTES = 2**22  # of one array: what a call of torch costs counts as much as caches do
 
 MOST_STEPS = 50
 """Maximum number of steps of a query."""

@@ -256,10 +256,9 @@ def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         if decoded.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4:
             pieces.append("")
             continue
-        if decoded.startswith(before):
-            added = decoded[len(before) :]
-        else:  # some decoders clean up the text before: " do not" becomes " don't"
-            added = f" {decoded_text(ids[end - 1 : end]).strip()}"
+        # Some decoders clean up the text before: " do not" becomes " don't".
+        cut = decoded.startswith(before)
+        added = decoded[len(before) :] if cut else f" {decoded_text(ids[end - 1 : end]).strip()}"
         pieces.append(added.lstrip() if not any(pieces) else added)
         start, known = known, end
     return tuple(pieces)
