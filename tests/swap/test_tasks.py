@@ -146,11 +146,11 @@ def test_pairs_of_every_format_are_the_same(tmp_path: Path):
 def test_pairs_that_are_none(tmp_path: Path):
     path = tmp_path / "pairs.tsv"
     for content, message in (
-        ("a\tb\n1\t2\n", "row 1 of .* has no column 'sentence_A'; it has 'a', 'b'.*--first-column"),
-        ("sentence_A\tsentence_B\n1\t2\n", "row 1 of .* has no column 'relatedness_score'"),
+        ("a\tb\n1\t2\n", "pairs.tsv has no column 'sentence_A'; it has 'a', 'b'.*--first-column"),
+        ("sentence_A\tsentence_B\n1\t2\n", "pairs.tsv has no column 'relatedness_score'"),
         (SICK + "1\ta\tb\tmuch\tX\n", "row 1 of .* has the score 'much', which is not a number"),
         (SICK + "1\ta\t \t2\tX\n", "row 1 of .* has an empty sentence"),
-        (SICK + "1\ta\tb\n", "row 1 of .* has the score '', which is not a number"),
+        (SICK + "1\ta\tb\n", "row 1 of .* has 3 cells, but the first line names 5 columns"),
         (SICK + "1\ta\tb\t2\tX\n", "has 1 pair; a rank correlation needs at least 3"),
     ):
         path.write_text(content)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import contextlib
 import csv
-import glob
+import gzip
 import hashlib
 import json
 import logging
+import lzma
 import re
-import tempfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,13 +20,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fenchel.arguments import checked, reason_of, shown
+from fenchel.arguments import checked, number_of, reason_of, shown
 from fenchel.errors import FenchelError, InputError, require_packages
 
 DEMO = "demo"
 """The name of the text that comes with the package."""
 
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _JSON_LINES = (".jsonl", ".ndjson")
 _TABLES = (".csv", ".tsv", ".json", ".parquet", *_JSON_LINES)
 _FILE_ENDINGS = (".txt", ".text", ".md", *_TABLES, *_COMPRESSED)
@@ -174,8 +177,8 @@ def open_documents(
     Args:
         source: Path of a plain text file (one document a line) or of a table (``.csv``; ``.tsv``, without quotes;
             ``.jsonl``; ``.json``, also an array; ``.parquet``), all but the last also compressed (``.gz``, ``.bz2``,
-            ``.xz``, ``.zst``); or a name of the ``datasets`` library, ``NAME[:CONFIG][@SPLIT]``; or ``demo``, a short
-            text that comes with the package (a file of that name is ``./demo``); or strings, one document each.
+            ``.xz``); or a name of the ``datasets`` library, ``NAME[:CONFIG][@SPLIT]``; or ``demo``, a short text that
+            comes with the package (a file of that name is ``./demo``); or strings, one document each.
         whole_file: Take a plain text file for one document.
         text_column: Column of a table that holds the texts. Default: ``text``.
         target_column: Column of a table that holds the target text of an encoder-decoder model.
@@ -276,9 +279,6 @@ def _from_strings(texts: Iterable[str]) -> Documents:
     return Documents("Python strings", rows, "text", sha256=None if length is None else sha256)
 
 
-_BYTE_ORDER_MARK = "\ufeff"
-
-
 def readable_file(path: Path) -> Path:
     """The path of a file that is not empty.
 
@@ -302,7 +302,7 @@ def readable_file(path: Path) -> Path:
             first = file.read(4)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {reason_of(error).lower()}.") from None
-    if first in (b"", _BYTE_ORDER_MARK.encode()):
+    if first in (b"", codecs.BOM_UTF8):
         raise InputError(f"{path} is empty. Give a file with at least one line of text.")
     return path
 
@@ -313,96 +313,135 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def table_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:
+def table_rows(path: Path, columns: Sequence[str] = ()) -> Rows:
     """The rows of a table in the format that its name ends in, by default separated by tabs.
 
     Args:
         path: The file.
-        columns: The columns that are used. Default: all.
+        columns: The columns that are used. Default: all of a Parquet file.
 
     Returns:
         Number, values by column, of which there may be more, and share of the file, for each row.
 
     Raises:
         InputError: If the file cannot be read.
-        MissingExtraError: If ``datasets`` is not installed.
+        MissingExtraError: If ``pyarrow`` is needed and not installed.
     """
     ending = _ending(path)
     if ending == ".parquet":
         return _read(partial(_open_parquet, path, columns), f"{path} cannot be read", _DAMAGED)
-    if ending in _JSON_LINES:
-        return _json_rows(path)
-    if ending == ".json":
-        return _file_rows(path, "json", header=None)
-    form = {"sep": ","} if ending == ".csv" else {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    # The text of a cell is kept as it is: 01 is no number, and NA is not missing.
-    as_text: dict[str, Any] = {"converters": dict.fromkeys(columns or (), str), "keep_default_na": False}
-    return _file_rows(path, "csv", header=1, chunksize=1000, index_col=False, **form, **as_text)
+    if ending == ".json" and next(filter(str.strip, _lines(path)), "").lstrip().startswith("["):
+        return _array_rows(path)
+    return _json_rows(path) if ending in (".json", *_JSON_LINES) else _cell_rows(path, columns)
+
+
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    """The lines of a file with their ends, which are translated unless ``newline`` is empty."""
+    opener = _COMPRESSED.get(path.suffix.lower(), open)
+    number = 0
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            for line in file:
+                number += 1
+                yield line
+    except UnicodeDecodeError as error:
+        number += 1 + error.object.count(b"\n", 0, error.start)
+        raise InputError(
+            f"line {number} of {path} is not UTF-8, as byte {error.object[error.start]:#04x} shows ({error.reason}). "
+            "If it is text, convert it, for example with: iconv -f LATIN1 -t UTF-8"
+        ) from None
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{path} cannot be read: {reason_of(error)}. {_DAMAGED}") from None
 
 
 def _line_rows(path: Path, *, whole_file: bool = False) -> Rows:
-    by = "document" if whole_file else "line"
-    for number, row, fraction in _file_rows(path, "text", sample_by=by, chunksize=1 << 20):
-        text = row["text"].removeprefix(_BYTE_ORDER_MARK if number == 1 else "")
-        yield number, {"text": text}, 1.0 if whole_file else fraction
+    if whole_file:
+        yield 1, {"text": "".join(_lines(path))}, 1.0
+        return
+    share = _share_of_lines(path)
+    for number, line in enumerate(_lines(path), start=1):
+        yield number, {"text": line.removesuffix("\n")}, share(number)
+
+
+def _share_of_lines(path: Path) -> Callable[[int], float | None]:
+    """Share of a file up to the end of a line; None if the file is compressed."""
+    if path.suffix.lower() in _COMPRESSED:
+        return lambda _: None
+    with path.open("rb") as file:
+        ends = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    return lambda number: min(1.0, number / max(1, ends))
 
 
 def _json_rows(path: Path) -> Rows:
-    """The objects of the lines; the reader of ``datasets`` counts lines within a block and converts dates."""
+    """The objects of the lines."""
     for number, row, fraction in _line_rows(path):
-        if not row["text"].strip():
-            continue
-        try:
-            found = json.loads(row["text"])
-            wrong = f"is a JSON {type(found).__name__}"
-        except (ValueError, RecursionError) as error:
-            found, wrong = None, f"is not JSON ({reason_of(error)})"
-        if not isinstance(found, dict):
-            raise InputError(f"line {number} of {path} {wrong}; expected an object. Fix or drop the line.")
-        yield number, found, fraction
+        if row["text"].strip():
+            where = f"line {number} of {path}"
+            yield number, _json_object(_json_value(row["text"], where), where), fraction
 
 
-def _file_rows(path: Path, reader: str, header: int | None = 0, **options: Any) -> Rows:
-    """The rows of a file, by a reader of ``datasets`` with these options.
-
-    Args:
-        path: The file.
-        reader: Name of the reader.
-        header: Number of lines before the rows, of which each has at least one; None if it may have less.
-        **options: Options of the reader.
-    """
-
-    def opened() -> _Opened:
-        require_packages("hf", "datasets")
-        import datasets
-
-        # Not load_dataset, which sends the hub a request to count its calls.
-        opener = getattr(datasets.Dataset, f"from_{reader}")
-        with tempfile.TemporaryDirectory() as cache:  # only for a lock
-            stream = opener(glob.escape(str(path)), streaming=True, cache_dir=cache, **options)
-        return stream.iter(_ROWS_AT_ONCE), _line_count(path, header)
-
-    return _read(opened, f"{path} cannot be read", _DAMAGED)
+def _array_rows(path: Path) -> Rows:
+    """The objects of a JSON array."""
+    array = _json_value("".join(_lines(path)), str(path))
+    for number, found in enumerate(array, start=1):
+        yield number, _json_object(found, f"row {number} of {path}"), number / len(array)
 
 
-def _line_count(path: Path, header: int | None) -> int | None:
-    """The number of lines after the header, at least 1; None if that says nothing of the number of rows."""
-    if header is None or path.suffix.lower() in _COMPRESSED:
-        return None
-    with path.open("rb") as file:
-        return max(1, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - header)
+_JSON_EXPECTED = "expected an object in each line, or in a .json file an array of objects"
 
 
-def _open_parquet(path: Path, columns: Sequence[str] | None) -> _Opened:
+def _json_value(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON ({reason_of(error)}); {_JSON_EXPECTED}.") from None
+
+
+def _json_object(found: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise InputError(f"{where} is a JSON {type(found).__name__}; {_JSON_EXPECTED}.")
+    return found
+
+
+def _cell_rows(path: Path, columns: Sequence[str]) -> Rows:
+    """The rows after the first line, which names the columns. Cells are text as it is written."""
+    form: dict[str, Any] = {} if _ending(path) == ".csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    csv.field_size_limit(2**31 - 1)  # a setting of all readers; the default refuses long texts
+    reader = csv.reader(_lines(path, newline=""), strict=True, **form)
+    rows, share, number = filter(None, reader), _share_of_lines(path), 0
+    try:
+        names = next(rows, [])
+        for column in columns:
+            if column not in names:
+                raise missing_column(column, names, str(path))
+            if names.count(column) > 1:
+                raise InputError(
+                    f"{path} has {names.count(column)} columns {shown(column)}. Rename all but one of them."
+                )
+        for number, cells in enumerate(rows, start=1):
+            if len(cells) != len(names):
+                raise InputError(
+                    f"row {number} of {path}, in line {reader.line_num}, has {number_of(len(cells), 'cell')}, but the "
+                    f"first line names {number_of(len(names), 'column')}. Fix the row; in CSV put texts with commas in "
+                    "quotes."
+                )
+            yield number, dict(zip(names, cells, strict=True)), share(reader.line_num)
+    except csv.Error as error:
+        raise InputError(
+            f"{path} cannot be read after row {number}, up to line {reader.line_num}: {error}. Check the quotes."
+        ) from None
+
+
+def _open_parquet(path: Path, columns: Sequence[str]) -> _Opened:
     """Read by pyarrow, since ``datasets`` holds a whole group of rows, and often all of them."""
     require_packages("report", "pyarrow")
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    for column in columns or ():
+    for column in columns:
         if column not in file.schema_arrow.names:
             raise missing_column(column, file.schema_arrow.names, str(path))
-    batches = file.iter_batches(_PARQUET_ROWS_AT_ONCE, columns=columns and list(columns))
+    batches = file.iter_batches(_PARQUET_ROWS_AT_ONCE, columns=list(columns) or None)
     return (batch.to_pydict() for batch in batches), file.metadata.num_rows
 
 
@@ -469,11 +508,6 @@ def _one_line(failed: str, advice: str) -> Iterator[None]:
         yield
     except FenchelError:
         raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{failed}: it is not UTF-8, as byte {error.object[error.start]:#04x} shows ({error.reason}). Convert it "
-            "first, for example with: iconv -f LATIN1 -t UTF-8"
-        ) from None
     except Exception as error:
         raise InputError(f"{failed}: {reason_of(error)}. {advice}") from None
     finally:
