@@ -29,7 +29,6 @@ from data import check_columns, padded, read_splits
 from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import preference
-from fenchel.plot import heatmap
 from images import decoded_rows, opened, resized
 from task import Batch, CosineOptions, Record, Task, choice, option, several
 
@@ -337,7 +336,7 @@ def use(task: Captioning, model: Captioner, options: UseOptions) -> None:
         names = [*decoding.piece_names(task.tokenizer, torch.tensor([[*ids, END]]))[0]]
         side = round(weights.shape[1] ** 0.5)
         columns = [f"{row + 1}, {column + 1}" for row in range(side) for column in range(side)]
-        heatmap(weights, names, columns, options.heatmap, title="cells of the image: row, column")
+        common.heatmap(weights, names, columns, options.heatmap, title="cells of the image: row, column")
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:

@@ -8,7 +8,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, cast
@@ -290,6 +290,25 @@ def load_test(make: Make, kind: type[Options], folder: str | Path) -> tuple[nn.M
         known = {"documents": [one + 1 for one in numbers], "windows": [1] * len(numbers)}
         result.append(known | task.audited(examples, batch))
     return model, result
+
+
+def heatmap(weights: Tensor, rows: Sequence[str], columns: Sequence[str], path: str, title: str = "") -> None:
+    """Draw weights (m, n) between tokens into a file; white is 0, and the darkest colour the largest weight."""
+    size = [min(0.6 + 0.26 * count, 40.0) for count in weights.shape]
+    figure, axes = plt.subplots(figsize=(size[1] + 0.6, size[0]))
+    values = weights.detach().float().cpu().numpy()
+    image = axes.imshow(values, cmap="Purples", vmin=0.0, aspect="auto", interpolation="nearest")
+    axes.set_xticks(range(len(columns)), columns, rotation=90, parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, parse_math=False)
+    axes.xaxis.tick_top()
+    axes.set_title(title, parse_math=False)
+    figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+    try:
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be drawn: {error}. Give a file such as weights.png.") from None
+    finally:
+        plt.close(figure)
 
 
 def main(make: Make, kind: type[Options], use: Callable[..., None], use_kind: type, **others: Any) -> None:

@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, normalize
 
 import fenchel
-from common import load_test, main
+from common import heatmap, load_test, main
 from data import check_columns, label_names, learned_words, padded, read_splits, validation_and_test
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention
 from fenchel.nn.evidence import ScaledDot
 from fenchel.nn.preference import Context
-from fenchel.plot import heatmap
 from task import Options, Record, Task, choice, option, several, to_device
 
 PAIRS = (("sentence_A", "sentence_B"), ("premise", "hypothesis"), ("sentence1", "sentence2"))

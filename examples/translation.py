@@ -27,7 +27,6 @@ from data import check_columns, padded, read_splits, validation_and_test
 from decoding import BEGIN, END, PAD, Attention, State
 from fenchel.errors import InputError
 from fenchel.nn import MultiheadAttention, preference, sinusoids
-from fenchel.plot import heatmap
 from task import Batch, CosineOptions, Record, Task, choice, option, several
 
 POOL = 50  # batches whose pairs are sorted by length together
@@ -450,7 +449,7 @@ def use(task: Translation, model: Any, options: UseOptions) -> None:
         source, target = torch.tensor([rows[0]]), torch.tensor([[BEGIN, *said[0].words, END]])
         weights = decoding.weights_of(model, source=source, target=target[:, :-1])[0]
         (read,), (written,) = map(decoding.piece_names, task.tokenizers, (source, target))
-        heatmap(weights, written[1:], read, options.heatmap)
+        common.heatmap(weights, written[1:], read, options.heatmap)
 
 
 def load(folder: str | Path) -> tuple[nn.Module, list[Batch]]:

@@ -38,7 +38,7 @@ ORDER = [
     {"arguments"},
     {"tensors", "blocks", "io"},
     {"preference", "closeness"},
-    {"family", "cumulants", "plot"},
+    {"family", "cumulants"},
     {"problem"},
     {"estimate"},
     {"reliability", "estimators"},
@@ -261,7 +261,7 @@ for statement in {statements}:
 """
 SHOWN = "shown = [getattr(fenchel, name) for name in dir(fenchel) if name not in {names}]"
 AUDITS = ("audit", "compare", "auditing", "comparing", "reproducing", "swap")
-OTHERS = ("Capture", "CapturedHead", "functional", "nn", "integrations", "catalogue", "plot", "reliability")
+OTHERS = ("Capture", "CapturedHead", "functional", "nn", "integrations", "catalogue", "reliability")
 
 
 @pytest.fixture(scope="module")

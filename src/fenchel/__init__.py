@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fenchel import functional as functional
     from fenchel import integrations as integrations
     from fenchel import nn as nn
-    from fenchel import plot as plot
     from fenchel import preference as preference
     from fenchel import reliability as reliability
     from fenchel import reproducing as reproducing
@@ -87,7 +86,7 @@ __version__ = "0.2.0"
 
 _PUBLIC_MODULES = (
     *("auditing", "catalogue", "closeness", "comparing", "errors", "functional", "integrations"),
-    *("nn", "plot", "preference", "reliability", "reproducing", "swap"),
+    *("nn", "preference", "reliability", "reproducing", "swap"),
 )
 # Searched in this order: errors need no torch, and the last two need an extra.
 _MODULES = ["errors", "closeness", "estimate", "preference", "estimators"]

@@ -14,7 +14,6 @@ from fenchel.closeness import AbstractCloseness, OptimalTransport
 from fenchel.estimate import Estimate
 from fenchel.estimators import InferenceProblem
 from fenchel.functional.output import AttentionCertificate
-from fenchel.functional.relative import distance_index
 from fenchel.preference import Gaussian
 from fenchel.tensors import column, log_weights
 
@@ -86,11 +85,6 @@ class AbstractFiniteParts(AbstractParts):
             return self.evidence.new_full(shape, 1 / shape[-1])
         log_u = log_weights(self.log_preference, self.evidence.dtype)
         return log_u.softmax(-1).nan_to_num(0.0).expand(shape)
-
-    def mean_under(self, weights: Tensor) -> Tensor:
-        """The mean of the values under weights (B, H, m, N), pair by pair: (B, H, m, d_v)."""
-        values = self.values if self.values.dim() == 5 else self.values.unsqueeze(2)
-        return (weights.unsqueeze(-1) * values).sum(-2)
 
     def total_variation(self, estimator: str = "first_order") -> Tensor:
         """Half the sum of the absolute differences of the weights."""
@@ -258,16 +252,6 @@ class RelativeParts(Parts):
     relative: Tensor
     index: Tensor | None = None
     relative_values: Tensor | None = None
-
-    def mean_under(self, weights: Tensor) -> Tensor:
-        """The mean of the values of pairs, (B, H, m, d_v)."""
-        result = super().mean_under(weights)
-        if self.relative_values is None:
-            return result
-        index = self.index
-        if index is None:
-            index = distance_index(weights.shape[-2], weights.shape[-1], weights.device)
-        return result + (weights.unsqueeze(-1) * self.relative_values[:, :, index]).sum(-2)
 
     def _with_variant(self) -> tuple[Tensor, Tensor, functional.Relative]:
         variant = functional.Relative(self.relative, self.index, self.relative_values)

@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -169,28 +170,24 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-_Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Hub name, local folder, or demo.", show_default=False)
-]
+_option, _argument = (partial(kind, show_default=False) for kind in (typer.Option, typer.Argument))
+
+_Model = Annotated[str, _argument(metavar="MODEL", help="Hub name, local folder, or demo.")]
 _Text = Annotated[
     str | None,
-    typer.Option(
+    _option(
         metavar="FILE",
         help="Plain text, or a table (.csv, .tsv, .jsonl, .json, .parquet); or a dataset, NAME[:CONFIG][@SPLIT]; or "
         "demo, a short text that comes with fenchel.",
-        show_default=False,
     ),
 ]
-_Folders = Annotated[
-    list[str], typer.Argument(metavar="DIR", help="Folders of finished audits.", show_default=False)
-]
+_Folders = Annotated[list[str], _argument(metavar="DIR", help="Folders of finished audits.")]
 _Swap = Annotated[
     str | None,
-    typer.Option(
+    _option(
         metavar="DIR",
         help="Folder of a swap of this model and text with --per-head and the estimator exact; plots each head's "
         "deviation against its effect.",
-        show_default=False,
     ),
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace other results in --out.")]
@@ -312,11 +309,7 @@ def swap(
     text: _Text = None,
     pairs: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Table of scored pairs of sentences, by default separated by tabs.",
-            show_default=False,
-        ),
+        _option(metavar="FILE", help="Table of scored pairs of sentences, by default separated by tabs."),
     ] = None,
     first_column: Annotated[
         str, typer.Option(metavar="NAME", help="Column of the pairs' first sentences.")
@@ -354,9 +347,7 @@ def swap(
     "fenchel report audit",
 )
 def report(
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder of a finished audit.", show_default=False)
-    ],
+    directory: Annotated[str, _argument(metavar="DIR", help="Folder of a finished audit.")],
     swap: _Swap = None,
 ) -> None:
     """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
@@ -385,7 +376,7 @@ def report(
 def reproduce(
     figure: Annotated[
         Literal["figure4", "figure5", "figures6-8"],
-        typer.Argument(metavar="FIGURE", help="figure4, figure5 or figures6-8.", show_default=False),
+        _argument(metavar="FIGURE", help="figure4, figure5 or figures6-8."),
     ],
     options: ReproduceOptions,
     text: _Text,
@@ -413,15 +404,11 @@ def reproduce(
 def catalogue(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="A mechanism, such as alibi.", show_default=False),
+        _argument(metavar="NAME", help="A mechanism, such as alibi."),
     ] = None,
     closeness: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Measure the example under another closeness, such as tsallis:1.5.",
-            show_default=False,
-        ),
+        _option(metavar="NAME", help="Measure the example under another closeness, such as tsallis:1.5."),
     ] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Seed of the example.  [default: 0]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
