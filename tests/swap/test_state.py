@@ -62,11 +62,12 @@ def test_what_no_swap_can_have_saved_is_refused_though_it_is_sealed(
         refuses(folder / STATE_FILE, lambda: SwapState.read(folder))
 
 
-def test_measurements_are_read_as_often_as_wanted_written_or_not() -> None:
-    state = SwapState({}, ParquetTable.temporary())
+def test_measurements_are_read_as_often_as_wanted_written_or_not(tmp_path: Path) -> None:
+    state = SwapState({}, ParquetTable(tmp_path / "a [b] *"))
     state.add({"documents": torch.tensor([2, 1]), "hidden": torch.rand(2, 3, 4)}, Cursor(2, 1, 9, 2))
     first, again = state.measured(), state.measured()
     state.table.write()
+    assert state.table.scan().collect().equals(state.table.rows())
     for found in (first, again, state.measured()):
         assert found["documents"].tolist() == [1, 2]
         assert torch.equal(found["hidden"], first["hidden"])

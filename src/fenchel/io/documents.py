@@ -243,7 +243,8 @@ def _ending(path: Path) -> str:
 
 
 def _is_dataset(source: str, path: Path) -> bool:
-    looks_like_a_file = source.lower().endswith(_FILE_ENDINGS) or source.startswith((".", "~", "/"))
+    # An ending alone, such as csv, is no dataset either: datasets would read files of the current folder.
+    looks_like_a_file = f".{source.lower()}".endswith(_FILE_ENDINGS) or source.startswith((".", "~", "/"))
     return not path.exists() and not looks_like_a_file and _DATASET.fullmatch(source) is not None
 
 

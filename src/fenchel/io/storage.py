@@ -390,12 +390,12 @@ class ParquetTable:
 
     def scan(self) -> polars.LazyFrame:
         """All written rows of at least one part, lazily."""
-        return polars_module().scan_parquet(self.parts)
+        return polars_module().scan_parquet(self.parts, glob=False)  # the folder may have any name
 
     def rows(self) -> polars.DataFrame:
         """All rows, those that are not written last."""
         pl = polars_module()
-        return pl.concat([*map(pl.read_parquet, self.parts), *self._waiting])
+        return pl.concat([*(pl.read_parquet(path, glob=False) for path in self.parts), *self._waiting])
 
     def copy_to(self, folder: Path) -> ParquetTable:
         """Copy the parts to another folder, except those that are already there."""
