@@ -415,8 +415,8 @@ MOST_LAYERS: Final = 10_000  # the largest models have hundreds
 
 _NUMBERS: Final = f"whole numbers from 1 to {MOST_LAYERS:,}, such as [1, 2], or None for all"
 
+# Names of the estimators of attention.
 ESTIMATORS: Final = ("first_order", "second_order", "exact")
-"""Names of the estimators of attention."""
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 """Kind of attention of a layer."""
@@ -424,17 +424,18 @@ Kind = Literal["encoder_self", "decoder_self", "cross"]
 KINDS: Final[tuple[Kind, ...]] = ("encoder_self", "decoder_self", "cross")
 """The three kinds of attention in a transformer, in the order of reports."""
 
+# Names of the kinds of attention in reports and errors.
 KIND_NAMES: Final[Mapping[Kind, str]] = {
     "encoder_self": "Encoder self-attention",
     "decoder_self": "Decoder self-attention",
     "cross": "Cross-attention",
 }
-"""Names of the kinds of attention in reports and errors."""
 
 _POSITIVE: Final[Mapping[str, Any]] = {"above": 0.0, "in_float32": True}
 _SHARE: Final[Mapping[str, Any]] = {"least": 0.0, "below": 1.0}
 _COUNT: Final = 10**9  # of tokens, images or pairs that are read one after the other
 
+# Rules of the arguments that Python and the command line share, by their names in Python.
 ARGUMENTS: Final[Mapping[str, Rule]] = {
     # The problem. α and γ become tensors, as factors and as divisors.
     "alpha": number("1", **_POSITIVE),
@@ -490,7 +491,6 @@ ARGUMENTS: Final[Mapping[str, Rule]] = {
     "device": maybe(Rule(_devices, _as_device)),
     "overwrite": FLAG,
 }
-"""Rules of the arguments that Python and the command line share, by their names in Python."""
 
 
 def checked(

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fenchel.tensors import is_transformed, listed
 
+# Preferred size of one (rows, n) array: elementwise work on larger ones is limited by memory bandwidth.
 CACHE_BYTES = 2**20
-"""Preferred size of one (rows, n) array: elementwise work on larger ones is limited by memory bandwidth."""
 
 
 def keep_freed_memory() -> None:

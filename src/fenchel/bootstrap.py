@@ -15,10 +15,10 @@ from torch import Tensor
 
 _ELEMENTS_AT_ONCE = 500_000
 _LEVEL = 0.95
+# Minimum number of units of an interval; with two there are only three resamples.
 FEWEST = 3
-"""Minimum number of units of an interval; with two there are only three resamples."""
+# Minimum number of units for a conclusion from a percentile interval, which covers less than 95 % with few units.
 CONCLUSIVE = 10
-"""Minimum number of units for a conclusion from a percentile interval, which covers less than 95 % with few units."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Interval:
         return Interval(self.estimate, self.low - by, self.high + by)
 
 
+# Takes weights of the units in R samples, (R, N); returns R numbers, or (R, ...) for several at once.
 Statistic = Callable[[Tensor], Tensor]
-"""Takes weights of the units in R samples, (R, N); returns R numbers, or (R, ...) for several at once."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from fenchel.family import Family, Point, RoundingErrors
 from fenchel.preference import AbstractPreference
 from fenchel.tensors import UNIT, norm
 
+# Error of a mean, in roundings, if the preference has no bound.
 OF_MEANS = 64
-"""Error of a mean, in roundings, if the preference has no bound."""
 
 
 class CumulantFamily(Family):

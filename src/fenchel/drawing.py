@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 # ColorBrewer's YlGnBu in perceptually equal steps (in Oklab), of monotone lightness, so that it can be read in grey.
+# Colours from light to dark, of the CSS classes ``q0`` to ``q23``.
 SCALE: Final = (
     "#fffdde", "#f9fbcf", "#f2fabf", "#ebf7b1", "#def2b2", "#d1edb3", "#c1e7b5", "#a9ddb8",
     "#90d3ba", "#78cabc", "#64c2c0", "#4ebac3", "#3bb0c3", "#2fa3c2", "#2296c1", "#1e86bb",
     "#2074b3", "#2262aa", "#2353a3", "#24459c", "#253695", "#1d2c80", "#13246a", "#0a1c55",
 )  # fmt: skip
-"""Colours from light to dark, of the CSS classes ``q0`` to ``q23``."""
 
 LEVELS: Final = len(SCALE)
 
+# Number of steps on each side of the scale of differences, the CSS classes ``less by8`` to ``more by8``.
 STEPS: Final = 8
-"""Number of steps on each side of the scale of differences, the CSS classes ``less by8`` to ``more by8``."""
 
 
 def _linear(channel: float) -> float:
@@ -277,8 +277,8 @@ class Whisker:
         return round(self.high_at - self.low_at, 2)
 
 
+# A value, and the ends of its interval.
 Span = tuple[float | None, float | None, float | None]
-"""A value, and the ends of its interval."""
 
 
 def whiskers(spans: Iterable[Span], *, through: float = 0.0) -> tuple[list[Whisker], float]:

@@ -49,8 +49,8 @@ from fenchel.tensors import UNIT, first_index, norm, reference_norm
 
 __all__ = ["BOUNDS", "Certificate", "Estimate", "certify", "estimate_of"]
 
+# Bounds of an estimate on its distance from the solution.
 BOUNDS = ("gap", "mean_error", "dual_error", "total_variation_error")
-"""Bounds of an estimate on its distance from the solution."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -64,8 +64,8 @@ class Point(ABC):
         lam: λ, (g, r, k).
     """
 
+    # p as a list of weights, (g, r, n); None if it is not.
     weights: Tensor | None = None
-    """p as a list of weights, (g, r, n); None if it is not."""
 
     def __init__(self, family: Family, lam: Tensor) -> None:
         self.family, self.lam = family, lam
@@ -124,14 +124,14 @@ class Point(ABC):
 class Family(ABC):
     """φ for rows of queries."""
 
+    # Whether some of the rows can be selected.
     selectable: bool = False
-    """Whether some of the rows can be selected."""
 
+    # Whether rounding is also bounded in float32; otherwise Newton's method runs only in float64.
     bounds_float32: bool = False
-    """Whether rounding is also bounded in float32; otherwise Newton's method runs only in float64."""
 
+    # σ > 0, the modulus of strong convexity of D in the 1-norm of the weights, broadcasting to (g, r).
     modulus: float | Tensor = 1.0
-    """σ > 0, the modulus of strong convexity of D in the 1-norm of the weights, broadcasting to (g, r)."""
 
     @property
     def inverts(self) -> bool:

@@ -370,12 +370,12 @@ class Problem(Generic[P_co]):
         )
 
 
+# Bytes of working memory of a solve, besides its input and result.
 DEFAULT_MEMORY_BUDGET = 512 * 2**20
-"""Bytes of working memory of a solve, besides its input and result."""
 
 
+# Arrays of shape (rows, max(n, d)), in the problem's dtype, that exist at once in a Newton step.
 WORKING_ARRAYS = 24
-"""Arrays of shape (rows, max(n, d)), in the problem's dtype, that exist at once in a Newton step."""
 
 
 def rows_in_block(templates: Tensor, array_bytes: int, itemsize: int, *, aimed_at: int = CACHE_BYTES) -> int:

@@ -91,11 +91,11 @@ def radius_of(estimate: Estimate) -> Tensor:
     return estimate.dual.norm(dim=-1) / estimate.alpha
 
 
+# α is searched within a factor e^±60 of its first guess; a radius not reached there is infeasible.
 LARGEST_EXPONENT = 60.0
-"""α is searched within a factor e^±60 of its first guess; a radius not reached there is infeasible."""
 
+# Takes a problem, a tolerance and whether to raise if it is not met; returns the exact estimate.
 Solve = Callable[[Problem, float, bool], Estimate]
-"""Takes a problem, a tolerance and whether to raise if it is not met; returns the exact estimate."""
 
 
 def within_radius(

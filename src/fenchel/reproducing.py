@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "PanelResult", "PaperPanel", "Reproduction", "reproduce"]
 
+# The model of figures 4a and 5.
 BERT: Final = "google-bert/bert-base-uncased"
-"""The model of figures 4a and 5."""
 
+# The model of figures 4b, 6, 7 and 8.
 T5: Final = "google-t5/t5-small"
-"""The model of figures 4b, 6, 7 and 8."""
 
+# Their setting, section 8.
 SETTING: Final = (
     "templates are the inputs of the key map divided by the square root of the head's width, the evidence is z = KᵀQx, "
     "α = 1, and λ* is found by gradient ascent"
 )
-"""Their setting, section 8."""
 
+# Details that the papers do not give.
 NOT_STATED: Final = "the text and how much of it, which BERT-base, and when the ascent was ended"
-"""Details that the papers do not give."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ FIGURES: Final[Mapping[str, tuple[PaperPanel, ...]]] = check_json(
 
 _BESIDE = ("predicted_deviation", "total_variation", "mean_error")
 
+# Titles of the tables by head, by the heading of the column.
 _BY_HEAD = {
     "Paper": "Paper, {model}",
     "Ours": "Ours",
     "Twin": "Untrained twin",
     "Own scale": "Ours, own scale",
 }
-"""Titles of the tables by head, by the heading of the column."""
 
 Means = tuple[tuple[float, ...], ...]
 

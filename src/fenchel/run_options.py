@@ -42,12 +42,12 @@ except ImportError as error:
 if TYPE_CHECKING:
     from fenchel.closeness import AbstractCloseness
 
+# Ablations of a head's output: zero, its mean over the text, equal weights on all visible keys, and the weights of the
+# preference alone (z = 0).
 ABLATIONS = ("zero", "mean", "uniform", "preference")
-"""Ablations of a head's output: zero, its mean over the text, equal weights on all visible keys, and the weights of the
-preference alone (z = 0)."""
 
+# Options of texts besides those with which they are opened.
 _OF_TEXT = ("max_length", "stride", "sample_pairs", "mask_probability", "columns")
-"""Options of texts besides those with which they are opened."""
 
 _PLACEHOLDERS = {int: "N", float: "X", list[int]: "LIST", list[float]: "LIST", list[str]: "LIST"}
 

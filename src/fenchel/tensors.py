@@ -19,17 +19,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fenchel.arguments import ARGUMENTS, FLAG, shown
 from fenchel.errors import FenchelError, ProblemError
 
+# Floating-point dtypes that are accepted.
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""Floating-point dtypes that are accepted."""
 
 HALF = (torch.float16, torch.bfloat16)
 
+# Dtypes of computations.
 PRECISE = (torch.float32, torch.float64)
-"""Dtypes of computations."""
 
 BOOL = (torch.bool,)
+# Dtypes of log weights and masks.
 MASK = (*FLOATING, torch.bool)
-"""Dtypes of log weights and masks."""
 
 WHOLE = (torch.int64,)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -39,8 +39,8 @@ _REQUIRED = {
 }  # None is handled by callers
 
 
+# Required size of a dimension: a number, any (None), or one of several.
 Size = int | None | tuple[int, ...]
-"""Required size of a dimension: a number, any (None), or one of several."""
 
 
 def has_shape(tensor: Tensor, sizes: Sequence[Size | EllipsisType]) -> bool:
@@ -343,8 +343,8 @@ def is_under_autocast(tensor: Tensor) -> bool:
     return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 
+# Types of devices on which reading an element does not synchronise.
 HOSTS = frozenset({"cpu"})
-"""Types of devices on which reading an element does not synchronise."""
 
 
 def is_on_host(tensor: Tensor) -> bool:
@@ -534,14 +534,14 @@ def log_weights(preference: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(preference, dtype=dtype).masked_fill_(~preference, -torch.inf)
 
 
+# Largest relative error of one operation in float64.
 UNIT = 2.0**-53
-"""Largest relative error of one operation in float64."""
 
+# Errors of logarithms up to this are relative errors of their arguments, to a tenth.
 LINEAR = 0.1
-"""Errors of logarithms up to this are relative errors of their arguments, to a tenth."""
 
+# Range of lengths whose squares float32 can hold.
 SQUARED = (1e-15, 1e15)
-"""Range of lengths whose squares float32 can hold."""
 
 
 def norm(x: Tensor) -> Tensor:

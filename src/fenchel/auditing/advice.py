@@ -17,6 +17,7 @@ from fenchel.io.documents import has_columns
 if TYPE_CHECKING:
     from fenchel.auditing.statistics import AuditStatistics
 
+# Groups of classes of keys in the names of patterns.
 GROUPS: dict[str, tuple[str, ...]] = {
     "sinks": ("first", "special"),
     "itself": ("itself",),
@@ -25,15 +26,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "rest": ("rest",),
 }
 
-"""Groups of classes of keys in the names of patterns."""
-
+# Mean total variation below which a head is ``still``: too small to name a pattern.
 STILL = 0.02
 
-"""Mean total variation below which a head is ``still``: too small to name a pattern."""
-
+# Least share of the moved weight that leaves, or reaches, a group for a pattern to be named.
 LARGE_SHARE = 0.4
-
-"""Least share of the moved weight that leaves, or reaches, a group for a pattern to be named."""
 
 MOST_NAMED = 8
 
@@ -148,19 +145,16 @@ def _tokens(
     return tuple(too_much[:MOST_NAMED]), tuple(too_little[:MOST_NAMED])
 
 
+# Minimum number of sentences for a swap to rank similarities.
 LEAST_SENTENCES = 3
 
-"""Minimum number of sentences for a swap to rank similarities."""
-
+# Maximum number of heads that the command of a pattern swaps, those in which most moves.
 MOST_HEADS = 3
-
-"""Maximum number of heads that the command of a pattern swaps, those in which most moves."""
 
 READY_MADE = "ready-made model inputs"
 
+# Values of ``texts`` in a manifest for texts without a file.
 FROM_PYTHON = frozenset({"Python strings", READY_MADE})
-
-"""Values of ``texts`` in a manifest for texts without a file."""
 
 _KEYS = {
     "sinks": "the first token and special tokens",
@@ -171,6 +165,7 @@ _KEYS = {
 
 _SHORT = {**_KEYS, "sinks": "sinks", "itself": "the token itself", "neighbours": "neighbours"}
 
+# Title and meaning of every pattern.
 _IN_WORDS: dict[str, tuple[str, str]] = {
     "still": (
         "Almost no weight moves",
@@ -196,7 +191,6 @@ _IN_WORDS: dict[str, tuple[str, str]] = {
         for group, short in _SHORT.items()
     },
 }
-"""Title and meaning of every pattern."""
 
 _NOT_IMPORTANCE = (
     "An audit measures how far attention is from exact inference, not how important a head is: none of its measures "

@@ -16,8 +16,8 @@ from fenchel.errors import InputError, require_packages
 from fenchel.io.runs import RunKind, atomic_path, check_writable, write_text
 from fenchel.io.storage import polars_module, write_json
 
+# The records of the untrained twin, as those of the model in ``heads.json``.
 TWIN_FILE = "twin.json"
-"""The records of the untrained twin, as those of the model in ``heads.json``."""
 
 _DATA_FILES = ("heads.json", "heads.parquet", "summary.json", "examples.json", "manifest.json")
 _PAGE = "report.html"
@@ -162,6 +162,5 @@ class AuditReport(AuditState):
 
 
 # Other versions and devices may round differently, and files would differ from those of an uninterrupted audit.
+# Files of an audit in its folder.
 AUDIT = RunKind("audit", STATE_FILE, ("heads.json",), AuditReport.read, OUTCOMES | {"python", "texts"})
-
-"""Files of an audit in its folder."""

@@ -20,10 +20,10 @@ from fenchel.io.storage import STRICT, Field, NonNegativeInt, PositiveInt
 class Packing(Enum):
     """Quantization of a weight w in [0, 1]; the value is the number of bytes."""
 
+    # round(255 √w): small weights keep their digits; the error is at most 0.004.
     ROUGH = 1
-    """round(255 √w): small weights keep their digits; the error is at most 0.004."""
+    # round(65535 w), little-endian.
     FINE = 2
-    """round(65535 w), little-endian."""
 
 
 def packed(weights: Tensor, packing: Packing) -> str:
@@ -80,17 +80,14 @@ class Picture:
     exact: str
 
 
+# Maximum number of patterns whose farthest query is kept, per head.
 MOST_PATTERNS = 5
 
-"""Maximum number of patterns whose farthest query is kept, per head."""
-
+# Maximum number of windows whose farthest query is kept, per head.
 MOST_WINDOWS = 4
 
-"""Maximum number of windows whose farthest query is kept, per head."""
-
+# Least total variation of a kept query, as a share of the head's largest.
 LEAST_SHARE = 0.5
-
-"""Least total variation of a kept query, as a share of the head's largest."""
 
 _Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -100,17 +97,14 @@ _Deviation = Annotated[
 ]
 
 
+# Sort key of the queries of a head: total variation, then negative document, window and position.
+#
+# Among equal total variations the earliest query has the highest rank; ranks are unique.
 Rank = tuple[float, int, int, int]
 
-"""Sort key of the queries of a head: total variation, then negative document, window and position.
 
-Among equal total variations the earliest query has the highest rank; ranks are unique.
-"""
-
-
+# Class of the query, class that loses most weight, and class that gains most.
 Pattern = tuple[str, str, str]
-
-"""Class of the query, class that loses most weight, and class that gains most."""
 
 
 @dataclass(frozen=True)
@@ -225,13 +219,11 @@ class HeadExample(FarQuery):
 
 _Query = TypeVar("_Query", bound=FarQuery)
 
+# Kept queries of every head, farthest first: the farthest of each pattern and of each window.
+#
+# At most ``MOST_PATTERNS`` patterns and ``MOST_WINDOWS`` windows; total variations are at least ``LEAST_SHARE`` of the
+# largest.
 FarQueries = dict[HeadKey, tuple[HeadExample, ...]]
-
-"""Kept queries of every head, farthest first: the farthest of each pattern and of each window.
-
-At most ``MOST_PATTERNS`` patterns and ``MOST_WINDOWS`` windows; total variations are at least ``LEAST_SHARE`` of the
-largest.
-"""
 
 
 def keep_the_farthest(kept: dict[HeadKey, tuple[_Query, ...]], others: Iterable[_Query]) -> None:
@@ -275,9 +267,8 @@ def farthest(queries: Iterable[_Query]) -> list[_Query]:
     return [query for query in in_order if query.rank in chosen and query.total_variation >= least]
 
 
+# Maximum number of queries, and of keys, in a matrix.
 MOST_TOKENS = 48
-
-"""Maximum number of queries, and of keys, in a matrix."""
 
 _Places = Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=MOST_TOKENS)]
 

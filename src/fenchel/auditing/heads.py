@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from fenchel.arguments import KIND_NAMES, Kind, number_of
 from fenchel.io.storage import STRICT, NonNegativeInt, PositiveInt
 
+# Short names of the kinds of attention in tables.
 SHORT_KIND_NAMES: dict[Kind, str] = {
     kind: name.removesuffix("-attention") for kind, name in KIND_NAMES.items()
 }
 
-"""Short names of the kinds of attention in tables."""
-
+# Names of the metrics that are summarised for every head; formulas are in ``fenchel.auditing.measure``.
 METRIC_NAMES: dict[str, str] = {
     "relative_deviation": "Relative deviation",
     "second_order_deviation": "Second-order deviation",
@@ -25,12 +25,11 @@ METRIC_NAMES: dict[str, str] = {
     "predicted_deviation": "Predicted deviation",
 }
 
-"""Names of the metrics that are summarised for every head; formulas are in ``fenchel.auditing.measure``."""
-
 METRICS: tuple[str, ...] = tuple(METRIC_NAMES)
 
 """The metrics in the order of the records."""
 
+# The suffixes of a record's keys, with the words for them.
 STATISTIC_NAMES: dict[str, str] = {
     "mean": "mean",
     "p50": "median",
@@ -38,12 +37,10 @@ STATISTIC_NAMES: dict[str, str] = {
     "max": "maximum",
 }
 
-"""The suffixes of a record's keys, with the words for them."""
-
+# Measures of every query.
 MEASURES: tuple[str, ...] = (*METRICS, "entropy", "evidence_norm", "dual_error", "output_error")
 
-"""Measures of every query."""
-
+# Measures relative to a length that is zero where the evidence is zero; they are then zero, too.
 SCALED: tuple[str, ...] = (
     "relative_deviation",
     "second_order_deviation",
@@ -51,8 +48,6 @@ SCALED: tuple[str, ...] = (
     "predicted_deviation",
     "dual_error",
 )
-
-"""Measures relative to a length that is zero where the evidence is zero; they are then zero, too."""
 
 
 class HeadKey(NamedTuple):
@@ -118,12 +113,11 @@ class AttentionModule(NamedTuple):
     number: NonNegativeInt
 
 
+# The attention module of every layer.
 Modules = Mapping[tuple[Kind, int], AttentionModule]
-"""The attention module of every layer."""
 
+# What an input is called, by the manifest's ``reads``.
 READS = {"text": "document", "images": "image", "inputs": "input", "examples": "example"}
-
-"""What an input is called, by the manifest's ``reads``."""
 
 
 def unit_of(manifest: Mapping[str, Any]) -> str:

@@ -19,8 +19,8 @@ from fenchel.run_options import AuditOptions, ReadingOptions
 Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
 
+# Sources of batches that can be iterated again, from any cursor.
 Batches = TokenWindows | ImageBatches | ReadyBatches
-"""Sources of batches that can be iterated again, from any cursor."""
 
 
 def opened_documents(

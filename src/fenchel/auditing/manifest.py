@@ -92,10 +92,10 @@ def _own_names(model: nn.Module) -> dict[str, str | None]:
     }
 
 
+# Version of the files that an audit writes; since 4 it is a table of queries.
 SCHEMA = 4
 
-"""Version of the files that an audit writes; since 4 it is a table of queries."""
-
+# Definition of templates and evidence in each space.
 CONVENTIONS: dict[str, str] = {
     "input": (
         "Templates are the inputs of the key map times the model's own scaling, t_i = x_i * scaling "
@@ -109,14 +109,13 @@ CONVENTIONS: dict[str, str] = {
     ),
 }
 
-"""Definition of templates and evidence in each space."""
-
 _SQRT_D = (
     "Templates are the inputs of the key map divided by the square root of the head's width, t_i = x_i/sqrt(d'), as "
     "the paper prints for every model; the evidence is the query taken back through the key weight, z = K^T q. A "
     "model with another scaling, such as T5, uses other scores."
 )
 
+# The same for attention layers of ``fenchel.nn``, which define them themselves.
 LAYER_CONVENTIONS: dict[str, str] = {
     "input": (
         "Templates are the inputs of the layer's key map times the scale of its evidence, t_i = x_i * scale; the "
@@ -128,8 +127,6 @@ LAYER_CONVENTIONS: dict[str, str] = {
         "q unless its evidence says otherwise."
     ),
 }
-
-"""The same for attention layers of ``fenchel.nn``, which define them themselves."""
 
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -190,25 +187,20 @@ class Manifest(OpenRecord):
     convention: NonEmptyStr
 
 
+# Keys of a manifest, in the order of display.
 KEYS = tuple(field.alias or name for name, field in Manifest.model_fields.items())
 
-"""Keys of a manifest, in the order of display."""
-
+# Entries that are summed over shards.
 COUNTS = frozenset({"documents", "tokens", "seconds", "estimated_seconds"})
 
-"""Entries that are summed over shards."""
-
+# Entries that do not affect results; ``twin`` says whether the untrained twin was audited, or why not.
 OUTCOMES = COUNTS | {"twin", "embeds", "classifies"}
 
-"""Entries that do not affect results; ``twin`` says whether the untrained twin was audited, or why not."""
-
+# Versions and places, in which shards of one audit may differ.
 PLACES = frozenset({"torch", "transformers", "python", "device", "texts"})
 
-"""Versions and places, in which shards of one audit may differ."""
-
+# Entries that name the shard of an audit.
 PARTS = frozenset({"shard", "merged_from"})
-
-"""Entries that name the shard of an audit."""
 
 
 def describe(

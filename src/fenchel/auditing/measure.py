@@ -42,9 +42,8 @@ from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch
 from fenchel.run_options import AuditOptions
 
+# Number of example candidates of each window and head.
 OF_A_WINDOW = 4
-
-"""Number of example candidates of each window and head."""
 
 
 class FarthestSearch:

@@ -59,10 +59,10 @@ class SiteMeasures:
         examples: ExampleSearch | None = None,
     ) -> None:
         self.model = model
+        # Rows of the last batch.
         self.rows: list[polars.DataFrame] = []
-        """Rows of the last batch."""
+        # Number of queries of the longest window of that batch; None where nothing was measured.
         self.longest: int | None = None
-        """Number of queries of the longest window of that batch; None where nothing was measured."""
         self._options, self._tokens, self._examples = options, tokens, examples
         self.capture = Capture(
             model,

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 2**22  # of one array: what a call of torch costs counts as much as caches do
 
+# Maximum number of steps of a query.
 MOST_STEPS = 50
-"""Maximum number of steps of a query."""
 
+# Factor of the tolerance of λ* under a closeness, with which its own measures are compared.
 BEYOND = 0.05
-"""Factor of the tolerance of λ* under a closeness, with which its own measures are compared."""
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     import polars
     from pandas import DataFrame
 
+# State in an audit's folder, from which an interrupted audit is resumed and a finished one is loaded.
 STATE_FILE = "state.json"
-"""State in an audit's folder, from which an interrupted audit is resumed and a finished one is loaded."""
 
+# That of fenchel 0.1, which is refused.
 OLD_STATE_FILE = "state.safetensors"
-"""That of fenchel 0.1, which is refused."""
 
 _IN_SUMMARY = ("model", "space", "alpha", "tol", "documents", "tokens")
 _METRICS = ("relative_deviation", "total_variation", "mean_error")
@@ -72,13 +72,13 @@ class _SavedAudit(Record):
     finished: bool
 
 
+# Contents of the file.
 STATE_FORM = Form(
     name="saved audit",
     version=SCHEMA,
     schema=_SavedAudit,
     advice="Restore it from a copy, or audit that part again with --overwrite.",
 )
-"""Contents of the file."""
 
 
 @dataclass(repr=False)

@@ -19,8 +19,8 @@ from fenchel.io.storage import ParquetTable, polars_module
 if TYPE_CHECKING:
     import polars
 
+# Quantiles in the record of a head, by suffix.
 RECORD_QUANTILES: dict[str, float] = {"p50": 0.50, "p95": 0.95}
-"""Quantiles in the record of a head, by suffix."""
 
 _HEAD = ("kind", "layer", "head")
 _METRIC = one_of(*METRICS)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from fenchel.auditing.measure import MeasuredCall
 
+# Subfolder with the parts of the model.
 QUERIES = "queries"
-"""Subfolder with the parts of the model."""
 
+# Subfolder with the parts of its untrained twin.
 TWIN_QUERIES = "twin"
-"""Subfolder with the parts of its untrained twin."""
 
 
 def schema() -> dict[str, Any]:

@@ -59,25 +59,20 @@ def _reset(name: str, module: nn.Module, model: str) -> None:
     reset()
 
 
+# Entry of the manifest where the twin was audited.
 AUDITED = "audited"
 
-"""Entry of the manifest where the twin was audited."""
-
+# Entry of the manifest where it was not, followed by the reason if there is one.
 NOT_AUDITED = "not audited"
 
-"""Entry of the manifest where it was not, followed by the reason if there is one."""
-
+# Entry of the manifest where it cannot be built, followed by the reason.
 NOT_BUILT = "not built"
 
-"""Entry of the manifest where it cannot be built, followed by the reason."""
-
+# Longest time of a twin that was not requested explicitly.
 LONGEST_SECONDS = 60.0
 
-"""Longest time of a twin that was not requested explicitly."""
-
+# Number of parameters above which a twin is only built on request.
 MOST_PARAMETERS = 500_000_000
-
-"""Number of parameters above which a twin is only built on request."""
 
 _REMOTE = "transformers_modules"
 

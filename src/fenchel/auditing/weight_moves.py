@@ -32,21 +32,17 @@ from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.capture import AttentionCall
 from fenchel.io.batches import Batch, token_text
 
+# Types of tokens: ``word`` begins a word, ``piece`` continues one, ``other`` is not text.
 TOKEN_TYPES: tuple[str, ...] = ("special", "punctuation", "number", "word", "piece", "other")
 
-"""Types of tokens: ``word`` begins a word, ``piece`` continues one, ``other`` is not text."""
-
+# Classes of keys relative to a query.
 KEY_CLASSES: tuple[str, ...] = ("first", "special", "itself", "neighbour", "punctuation", "rest")
 
-"""Classes of keys relative to a query."""
-
+# What is summed: attention's weight, the weight that leaves, and the weight that reaches a key.
 MOVES: tuple[str, ...] = ("attention", "leaves", "reaches")
 
-"""What is summed: attention's weight, the weight that leaves, and the weight that reaches a key."""
-
+# Columns of the table with these sums.
 MOVE_COLUMNS: tuple[str, ...] = tuple(f"{move}_{name}" for move in MOVES for name in KEY_CLASSES)
-
-"""Columns of the table with these sums."""
 
 
 def decoder_sides(kind: Kind, batch: Batch) -> tuple[bool, bool]:
@@ -166,8 +162,8 @@ class TokenTypes:
         self._tokenizer = tokenizer
         self._special = frozenset(getattr(tokenizer, "all_special_ids", None) or ())
         self._types: dict[int, int] = {}
+        # Texts of the tokens seen so far.
         self.texts: dict[int, str] = {}
-        """Texts of the tokens seen so far."""
 
     def of(self, ids: Tensor) -> Tensor:
         """Index of each token's type in ``TOKEN_TYPES``; ``other`` without a tokenizer."""

@@ -32,8 +32,8 @@ def queries_or_keys(
     )
 
 
+# Those without further inputs.
 QUERIES_OR_KEYS: Final = queries_or_keys()
-"""Those without further inputs."""
 
 _PAPERS: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("papers.json").read_bytes())
 
@@ -55,6 +55,7 @@ def cited(key: str, where: str = "") -> Paper:
     return Paper(**_PAPERS[key], where=where)
 
 
+# Fields of an entry without inference.
 NO_INFERENCE: Final[dict[str, Any]] = {
     "templates": "–",
     "preference": "–",
@@ -65,7 +66,6 @@ NO_INFERENCE: Final[dict[str, Any]] = {
     "estimators": ("first_order",),
     "takes_closeness": False,
 }
-"""Fields of an entry without inference."""
 
 
 class Draw:
@@ -114,11 +114,11 @@ def heads(
     }
 
 
+# Inputs of attention from 5 queries to 7 keys.
 QUERIES_KEYS_VALUES: Final = heads(queries=5, keys=7, value_dim=3)
-"""Inputs of attention from 5 queries to 7 keys."""
 
+# Fields of an entry with these inputs whose positions do not matter.
 UNORDERED: Final[dict[str, Any]] = {"example": QUERIES_KEYS_VALUES, "symmetries": QUERIES_OR_KEYS}
-"""Fields of an entry with these inputs whose positions do not matter."""
 
 
 class Family:

@@ -13,14 +13,13 @@ from fenchel.closeness import Hard
 FAMILY = Family("Psychology")
 
 
+# What the entries of this family claim, and what they do not.
 NOTE = (
     "A filter, a beam or a gain in theories of human attention corresponds to a part of an inference: a preference, "
     "its width, or a factor of it. That a formula matches a theory does not mean that a mind computes it. Findings "
     "about brain areas, rhythms, lesions and split brains say where and when something is computed, not how; they have "
     "no entries."
 )
-
-"""What the entries of this family claim, and what they do not."""
 
 
 @FAMILY.entry(

@@ -296,8 +296,8 @@ class KL(AbstractCloseness):
         return "KL()"
 
 
+# Roundings of the largest score within which scores count as equal.
 TIED = 32
-"""Roundings of the largest score within which scores count as equal."""
 
 
 class Hard(AbstractCloseness):

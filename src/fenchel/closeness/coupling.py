@@ -29,8 +29,8 @@ from fenchel.errors import ConvergenceError
 
 LOG2_E = math.log2(math.e)
 
+# Target size of the logarithms of stray pairs processed at once.
 STRAY_BYTES = 128 * 2**20
-"""Target size of the logarithms of stray pairs processed at once."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def _exponential(x: Tensor) -> Tensor:
     return (x * LOG2_E).exp2()
 
 
+# Sinkhorn steps per Newton step; without Newton steps convergence is slow where γ is small relative to the cost.
 NEWTON_EVERY = 5
-"""Sinkhorn steps per Newton step; without Newton steps convergence is slow where γ is small relative to the cost."""
 
 HALVINGS = 8
 

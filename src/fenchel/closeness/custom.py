@@ -17,8 +17,8 @@ from fenchel.tensors import check_flags, check_type, checked_argument, values_ar
 
 Map = Callable[[Tensor, Tensor], Tensor]
 
+# Number of random points of the check at first use.
 POINTS = 8
-"""Number of random points of the check at first use."""
 
 
 class Divergence(AbstractCloseness):
@@ -117,11 +117,11 @@ class Divergence(AbstractCloseness):
         return f"Divergence({getattr(self._value, '__name__', 'value')})"
 
 
+# Scales of the potentials at which closenesses are checked.
 SCALES = (0.1, 1.0, 10.0)
-"""Scales of the potentials at which closenesses are checked."""
 
+# Step of finite differences; they are used only if both one-sided differences agree.
 STEP = 1e-5
-"""Step of finite differences; they are used only if both one-sided differences agree."""
 
 
 @dataclass(frozen=True)

@@ -439,12 +439,12 @@ def _directions(templates: Tensor) -> Tensor:
     return templates / norms.masked_fill(is_zero, torch.inf)
 
 
+# Costs by name.
 COSTS: dict[str, AbstractCost] = {
     "dot": DotCost(),
     "squared_euclidean": SquaredEuclideanCost(),
     "cosine": CosineCost(),
 }
-"""Costs by name."""
 
 
 def cost_named(cost: str | Tensor | AbstractCost) -> AbstractCost:

@@ -255,23 +255,23 @@ def _(potential, log_preference, order, fixed, csiszar):
 _compiled.register_autograd(_backward, setup_context=_setup)
 
 
+# Log weights below this are masked in every dtype: float32 cannot hold such weights (e⁻⁸⁷ is about 10⁻³⁸).
 LEAST_LOG_WEIGHT = -87.0
-"""Log weights below this are masked in every dtype: float32 cannot hold such weights (e⁻⁸⁷ is about 10⁻³⁸)."""
 
+# Smallest a for which weights are computed from powers of differences; below it logarithms are used.
 DIRECT_FROM = 0.1
-"""Smallest a for which weights are computed from powers of differences; below it logarithms are used."""
 
+# The value used for a = 0; the difference is below rounding in both dtypes.
 LEAST_ORDER = 1e-30
-"""The value used for a = 0; the difference is below rounding in both dtypes."""
 
+# Maximum number of steps; up to 13 were observed.
 MOST_STEPS = 100
-"""Maximum number of steps; up to 13 were observed."""
 
+# Number of steps on an accelerator, where convergence is not checked.
 STEPS_UNSEEN = 40
-"""Number of steps on an accelerator, where convergence is not checked."""
 
+# Size of a working array, which is read and written in every step.
 CHUNK_BYTES = 2**19
-"""Size of a working array, which is read and written in every step."""
 
 
 @torch.no_grad()
@@ -360,8 +360,8 @@ class _Powers:
         csiszar: Whether the form is Csiszár's.
     """
 
+    # Rounding error of a sum of weights, in units of rounding.
     _noise = 8.0
-    """Rounding error of a sum of weights, in units of rounding."""
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         self._a, self._weight = a, None
@@ -465,11 +465,11 @@ class _Logarithms(_Powers):
         return (torch.log1p(rise) / self._a + self._log_u).exp_(), rise
 
 
+# Size of arguments below which quotients are evaluated by series; above it less than a digit cancels.
 SERIES_UP_TO = 0.5
-"""Size of arguments below which quotients are evaluated by series; above it less than a digit cancels."""
 
+# Number of terms of a series, with a remainder below rounding in float64 at the largest argument.
 _TERMS = 16
-"""Number of terms of a series, with a remainder below rounding in float64 at the largest argument."""
 
 _RISE = [1 / math.factorial(j + 1) for j in range(_TERMS)]
 _SLOPE = [(j + 1) / math.factorial(j + 2) for j in range(_TERMS)]

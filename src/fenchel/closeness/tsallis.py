@@ -323,15 +323,15 @@ def small_displacement(f: Tensor, log_u: Tensor, a: float | Tensor, *, csiszar: 
     return result - slope * moved
 
 
+# Aliases of names; None is the Kullback-Leibler divergence, the default of audits.
 NAMES = {"sparsemax": "tsallis:2", "entmax15": "tsallis:1.5", "softmax": None, "kl": None}
-"""Aliases of names; None is the Kullback-Leibler divergence, the default of audits."""
 
 _NAMED = (
     "tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
     "or :temperature=T; or sparsemax, entmax15 or softmax"
 )
+# The name that :func:`name_of` returns for a closeness with an order for each head.
 ORDERS_OF_HEADS = "a separate order for each head"
-"""The name that :func:`name_of` returns for a closeness with an order for each head."""
 
 
 def closeness_name(closeness: Any) -> str | None:

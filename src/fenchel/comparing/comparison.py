@@ -23,28 +23,28 @@ from fenchel.errors import InputError
 from fenchel.io.runs import differences
 from fenchel.tensors import check_type
 
+# Simultaneous confidence level of the intervals of a metric.
 CONFIDENCE = 0.95
-"""Simultaneous confidence level of the intervals of a metric."""
 
+# Names of the statistics of a metric, by their keys in ``compare.json``.
 STATISTICS = {"p50": "median", "mean": "mean"}
-"""Names of the statistics of a metric, by their keys in ``compare.json``."""
 
 _MOST_AUDITS = 200
+# Entries of manifests that define the meaning of numbers: versions, problem, tolerance.
 _CONVENTIONS = ("schema", "fenchel", "space", "closeness", "alpha", "tol", "convention")
-"""Entries of manifests that define the meaning of numbers: versions, problem, tolerance."""
 
+# Defaults of conventions that are omitted from manifests.
 _UNSAID = {"closeness": "softmax"}
-"""Defaults of conventions that are omitted from manifests."""
 
+# Entries that determine the sample: audits that differ in them are compared by the queries of both.
 _DRAWN = ("queries", "seed")
-"""Entries that determine the sample: audits that differ in them are compared by the queries of both."""
 
 _TIMED = ("seconds", "estimated_seconds")
 _ADVICE = "Audit one of them again with the options of the other."
 _RESAMPLES = 1000
 _MOST_UNITS = 1000
+# Maximum number of values of a head that are candidates for medians of resamples.
 _PLACES = 160
-"""Maximum number of values of a head that are candidates for medians of resamples."""
 
 
 @dataclass(frozen=True)

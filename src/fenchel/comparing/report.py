@@ -32,8 +32,8 @@ from fenchel.io.storage import Form, OpenRecord, read_document, write_document
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+# The metric that is shown first: the share of attention's weight that would move.
 METRIC = "total_variation"
-"""The metric that is shown first: the share of attention's weight that would move."""
 
 _SCHEMA, _JSON, _PAGE = 1, "compare.json", "compare.html"
 _ORDER = (METRIC, *(metric for metric in METRICS if metric != METRIC))

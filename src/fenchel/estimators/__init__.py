@@ -216,8 +216,8 @@ class Iterative(Estimator):
     max_steps: int | None = None
     throw: bool = True
 
+    # Default of ``max_steps`` in problems.
     steps: ClassVar[int]
-    """Default of ``max_steps`` in problems."""
 
     _solve: ClassVar[Callable[[Block, float, int], tuple[Tensor, Tensor]]] = staticmethod(solved_block)
 
@@ -379,17 +379,17 @@ class Constrained(Iterative):
         return within_radius(problem, self.radius, solve, tol, max_steps, self.throw)
 
 
+# Maximum number of steps of a query at each α tried for a radius.
 STEPS_OF_SEARCH = 100
-"""Maximum number of steps of a query at each α tried for a radius."""
 
 
+# Name of an estimator of ops and layers, checked when it is used.
 EstimatorName = Literal["first_order", "second_order", "exact"] | str
-"""Name of an estimator of ops and layers, checked when it is used."""
 
+# Estimators by the name that :meth:`fenchel.InferenceProblem.solve` takes.
 ESTIMATORS: dict[str, type[Estimator]] = {
     kind.name: kind for kind in (FirstOrder, SecondOrder, Exact, GradientAscent, Constrained)
 }
-"""Estimators by the name that :meth:`fenchel.InferenceProblem.solve` takes."""
 
 
 def estimator_with(estimator: Any, options: Mapping[str, Any]) -> Estimator:

@@ -36,61 +36,61 @@ from fenchel.errors import ConvergenceError
 from fenchel.family import Block, Point
 from fenchel.tensors import dot, index_of, norm, reference_norm, total, values_are_known
 
+# Maximum number of fixed-point iterations; rows of trained models take 3 to 5.
 MAX_MIXINGS = 8
-"""Maximum number of fixed-point iterations; rows of trained models take 3 to 5."""
 
 DAMPING = 0.8
 
+# Regularisation of the products of differences of residuals, relative to them.
 RIDGE = 1e-5
-"""Regularisation of the products of differences of residuals, relative to them."""
 
+# Number of times the residual of a row may fail to halve before Newton's method takes over the row.
 MAX_STALLS = 1
-"""Number of times the residual of a row may fail to halve before Newton's method takes over the row."""
 
+# Share of unconverged rows at which mixing ends and Newton's method takes over.
 MIN_ACTIVE_SHARE = 0.005
-"""Share of unconverged rows at which mixing ends and Newton's method takes over."""
 
+# Number of rows below which mixing continues with all of them.
 MIN_ROWS_TO_COMPACT = 512
-"""Number of rows below which mixing continues with all of them."""
 
+# Fraction of the tolerance at which a row stops; the rest is for rounding.
 STOP_FRACTION = 0.5
-"""Fraction of the tolerance at which a row stops; the rest is for rounding."""
 
+# Newton steps before a row restarts on the path in α.
 STEPS_BEFORE_PATH = 12
-"""Newton steps before a row restarts on the path in α."""
 
+# Fraction of the tolerance tried next if rounding leaves too little of it.
 RETRY_FRACTION = 0.1
-"""Fraction of the tolerance tried next if rounding leaves too little of it."""
 
+# Multiple of the rounding of λ below which residuals are not resolved.
 RESOLUTION = 8
-"""Multiple of the rounding of λ below which residuals are not resolved."""
 
+# Step length up to which a step is assumed to have ended at a kink of the gradient.
 KINK_STEP = 0.25
-"""Step length up to which a step is assumed to have ended at a kink of the gradient."""
 
+# Share of unconverged rows at which the others leave the batch.
 COMPACT_BELOW = 0.5
-"""Share of unconverged rows at which the others leave the batch."""
 
+# Factor by which α grows on the path.
 ALPHA_FACTOR = 8.0
-"""Factor by which α grows on the path."""
 
+# Maximum number of Newton steps of a stage of the path, to a relative accuracy of a fifth.
 STEPS_PER_ALPHA = 5
-"""Maximum number of Newton steps of a stage of the path, to a relative accuracy of a fifth."""
 
+# Largest number of coordinates for which Hessians are factorised query by query.
 FACTORISE_UP_TO = 1024
-"""Largest number of coordinates for which Hessians are factorised query by query."""
 
+# Condition number above which a Cholesky factor is inaccurate in directions of small curvature.
 ILL_CONDITIONED = 1e12
-"""Condition number above which a Cholesky factor is inaccurate in directions of small curvature."""
 
+# Iterations of conjugate gradients, and points of a line, between two tests of convergence on accelerators.
 ITERATIONS_PER_TEST, POINTS_PER_TEST = 4, 2
-"""Iterations of conjugate gradients, and points of a line, between two tests of convergence on accelerators."""
 
+# Maximum number of evaluations of a line search.
 MAX_POINTS = 40
-"""Maximum number of evaluations of a line search."""
 
+# Fraction of the tolerance to which problems are solved: a margin, since the certificate is evaluated again.
 MARGIN = 0.7
-"""Fraction of the tolerance to which problems are solved: a margin, since the certificate is evaluated again."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,11 +65,11 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(tensor.device.type, enabled=False) if is_under_autocast(tensor) else nullcontext()
 
 
+# Largest relative error of rounding a factor to the precision of fast float32 products.
 _UNITS = {"tf32": 2.0**-11, "bf16": 2.0**-8}
-"""Largest relative error of rounding a factor to the precision of fast float32 products."""
 
+# The same for the arguments of ``torch.set_float32_matmul_precision``.
 _UNITS_BY_NAME = {"highest": 0.0, "high": _UNITS["tf32"], "medium": _UNITS["bf16"]}
-"""The same for the arguments of ``torch.set_float32_matmul_precision``."""
 
 
 def unit_of_products(dtype: torch.dtype, device: str) -> float:
@@ -93,12 +93,11 @@ def unit_of_products(dtype: torch.dtype, device: str) -> float:
 unit_of_products._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
+# Distance from 0 up to which the largest log weight of a row costs no digits of the scores it is added to.
+#
+# Kernels add in float32, in which scores of half types have spare digits; the smallest value is for log weights first
+# rounded from another dtype to a half type.
 HARMLESS_LEVEL, HARMLESS_LEVEL_OF_HALF, HARMLESS_LEVEL_IN_HALF = 16.0, 256.0, 1.0
-"""Distance from 0 up to which the largest log weight of a row costs no digits of the scores it is added to.
-
-Kernels add in float32, in which scores of half types have spare digits; the smallest value is for log weights first
-rounded from another dtype to a half type.
-"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,11 +52,11 @@ Found = TypeVar("Found")
 
 Arguments = ParamSpec("Arguments")
 
+# Largest fraction of used keys at which slicing out the unused ones is faster.
 WORTH_CUTTING = 0.9
-"""Largest fraction of used keys at which slicing out the unused ones is faster."""
 
+# Size of one (queries, n) array on an accelerator: enough work for a kernel, little of its memory.
 KERNEL_BYTES = 2**26
-"""Size of one (queries, n) array on an accelerator: enough work for a kernel, little of its memory."""
 
 
 def _used_keys(preference: Tensor) -> slice:
@@ -277,8 +277,8 @@ def with_row_gradients(
 
 COMPILER = "torch._dynamo"
 
+# Reason in errors of the compiler.
 UNTRACED = "steps depend on values: compile without fullgraph=True; torch.export is not supported"
-"""Reason in errors of the compiler."""
 
 
 def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]:
@@ -321,11 +321,11 @@ def untraced(function: Callable[Arguments, Found]) -> Callable[Arguments, Found]
     return call
 
 
+# Relative tolerance of the exact estimator.
 DEFAULT_TOL = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""Relative tolerance of the exact estimator."""
 
+# Maximum number of steps of a query of the exact estimator.
 DEFAULT_STEPS = 50
-"""Maximum number of steps of a query of the exact estimator."""
 
 
 def estimator_object(
@@ -409,11 +409,11 @@ def check_second_order(dual: Tensor, **arguments: Tensor) -> None:
         )
 
 
+# Advice for queries that do not reach the tolerance.
 REMEDY = "raise tol or max_steps, give the tensors in float64, or make {}"
-"""Advice for queries that do not reach the tolerance."""
 
+# Size of an array (rows, n) of a block: mixing allocates one only if the preference differs by query.
 BLOCK_BYTES = 2**24
-"""Size of an array (rows, n) of a block: mixing allocates one only if the preference differs by query."""
 
 
 @torch.library.custom_op("fenchel::exact_dual_point", mutates_args=())
@@ -457,8 +457,8 @@ _exact_with_gradients = with_row_gradients(
 )
 
 
+# α‖t‖² up to which float32 represents I + αΣ to about 1e-5 of its smallest eigenvalue.
 HELD_BY_FLOAT32 = 200.0
-"""α‖t‖² up to which float32 represents I + αΣ to about 1e-5 of its smallest eigenvalue."""
 
 
 def with_one_covariance(

@@ -176,8 +176,8 @@ def _compiled(function: Callable[..., Any], *, fullgraph: bool = False) -> Calla
     return torch.compile(function, fullgraph=fullgraph)
 
 
+# A function of the indices (b, h, q, k), True = attend, as flex attention takes it.
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A function of the indices (b, h, q, k), True = attend, as flex attention takes it."""
 
 
 def block_mask(

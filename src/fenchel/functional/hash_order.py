@@ -198,8 +198,8 @@ class HashOrder:
             yield from ((own, other) for other in reached)
 
 
+# Maximum number of scores in memory, at least those of one sequence.
 _BLOCK_ENTRIES = 2**20
-"""Maximum number of scores in memory, at least those of one sequence."""
 
 
 def hashed_softmax(dual: Tensor, templates: Tensor, value: Tensor, order: HashOrder) -> Tensor:

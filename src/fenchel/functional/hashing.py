@@ -305,8 +305,8 @@ def _order(
     return HashOrder.of(buckets.flatten(0, 1).to(torch.int64), padding, **reach, **flags)
 
 
+# Number of products in a block, which fits into a cache.
 _BLOCK_ENTRIES = 2**17
-"""Number of products in a block, which fits into a cache."""
 
 
 def hash_buckets(vectors: Tensor, rotations: Tensor) -> Tensor:
@@ -363,8 +363,8 @@ def _nearest(turned: Tensor) -> Tensor:
     return (axis + opposite * turned.shape[-1]).squeeze(-1)
 
 
+# Maximum number of entries of the gathered keys and values of a block.
 _BLOCK_NUMBERS = 2**24
-"""Maximum number of entries of the gathered keys and values of a block."""
 
 
 def solved_output(

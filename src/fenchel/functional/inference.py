@@ -221,15 +221,15 @@ class Inference:
 class Variant:
     """Another kind of attention, with its own tensors."""
 
+    # Create the inference from the variant, query, key, value and options of :func:`fenchel.functional.infer`.
     made_by: ClassVar[Callable[..., Inference]]
-    """Create the inference from the variant, query, key, value and options of :func:`fenchel.functional.infer`."""
 
+    # Options that are not supported.
     without: ClassVar[tuple[str, ...]] = ()
-    """Options that are not supported."""
 
 
+# Arguments of other libraries for what is a log-preference here.
 MASKS = ("attn_mask", "is_causal", "key_padding_mask", "mask")
-"""Arguments of other libraries for what is a log-preference here."""
 
 
 def infer(

@@ -131,8 +131,8 @@ def plain_attention(call: AttentionArguments, dual: Tensor, dropout_p: float) ->
     return dropped(weights_at(call, dual), dropout_p) @ call.of_query_heads(call.value)
 
 
+# Keys up to which the backward pass of torch's kernel on the CPU takes longer in half types than in float32.
 SLOW_IN_HALF_BELOW = 256
-"""Keys up to which the backward pass of torch's kernel on the CPU takes longer in half types than in float32."""
 
 
 def fused_attention(
@@ -173,8 +173,8 @@ def fused_attention(
     ).to(dtype)
 
 
+# Queries from which half of the scores costs more than finding that the others are masked.
 LEAST_CAUSAL = 512
-"""Queries from which half of the scores costs more than finding that the others are masked."""
 
 
 def _is_causal(log_preference: Tensor, queries: int, keys: int) -> bool:
@@ -203,11 +203,11 @@ def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
     return half_on_cpu and trained and key.shape[2] <= SLOW_IN_HALF_BELOW
 
 
+# Target size of one (b, H, queries, n) array of a part.
 PART_BYTES = 2**24
-"""Target size of one (b, H, queries, n) array of a part."""
 
+# Minimum number of queries of a part, since each part passes over all keys.
 LEAST_QUERIES = 32
-"""Minimum number of queries of a part, since each part passes over all keys."""
 
 
 def boxes_of_queries(
@@ -260,8 +260,8 @@ def in_parts(
     return joined(zip(cut, parts, strict=True), (0, 2))
 
 
+# Errors of logits up to a tenth move a mean by at most this multiple of their first-order effect.
 _BEYOND_FIRST_ORDER = 1.5
-"""Errors of logits up to a tenth move a mean by at most this multiple of their first-order effect."""
 
 _LARGEST_EXPONENT = 80.0
 

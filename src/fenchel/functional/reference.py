@@ -31,8 +31,8 @@ __all__ = [
 _HALVINGS = 30
 
 
+# Of dual points (B, H, m, d).
 Function = Callable[[Tensor], Tensor]
-"""Of dual points (B, H, m, d)."""
 
 
 class ScaledOptions(TypedDict, total=False):

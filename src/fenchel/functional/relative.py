@@ -434,8 +434,8 @@ def _certificate(call: AttentionArguments, tables: Relative, dual: Tensor) -> At
     return certificate_of(norm, alpha, dtype)
 
 
+# Maximum number of entries of templates in memory, but at least one query of every head.
 BLOCK_ENTRIES = 2**24
-"""Maximum number of entries of templates in memory, but at least one query of every head."""
 
 
 def _by_query(

@@ -50,15 +50,15 @@ from fenchel.tensors import (
     values_are_known,
 )
 
+# Log weights at or below this, or the least number of the dtype, are masks.
 MASKED = -1e9
-"""Log weights at or below this, or the least number of the dtype, are masks."""
 
+# Size of the factors above which heads are processed one by one: larger arrays are returned to the operating system and
+# mapped again, page by page, at every call.
 FACTOR_BYTES = 16 * 2**20
-"""Size of the factors above which heads are processed one by one: larger arrays are returned to the operating system
-and mapped again, page by page, at every call."""
 
+# Target size of the factors of one part of the templates.
 PART_BYTES = 128 * 2**20
-"""Target size of the factors of one part of the templates."""
 
 
 class TransportInference(Inference):
@@ -253,8 +253,8 @@ def transport_attention(
     return infer(query, key, value, variant=variant, **options).output
 
 
+# Number of templates that the first call checks for a lower cost to another template than to itself.
 LOOKED_AT = 1024
-"""Number of templates that the first call checks for a lower cost to another template than to itself."""
 
 _looked_at: set[str] = set()
 

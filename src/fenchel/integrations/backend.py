@@ -70,11 +70,11 @@ class Inference:
         return first and self.closeness is None and not isinstance(self.alpha, Tensor) and self.alpha == 1
 
 
+# The attention of models of transformers: first order with α = 1, under softmax.
 OWN = Inference()
-"""The attention of models of transformers: first order with α = 1, under softmax."""
 
+# Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v.
 _checked: WeakSet[nn.Module] = WeakSet()
-"""Modules whose family was seen to compute softmax(scaling·⟨q, k⟩ + log u)·v."""
 
 
 @dataclass
@@ -265,14 +265,14 @@ def own_estimators(model: nn.Module) -> dict[str, str]:
     }
 
 
+# Closenesses that names of attention stand for, ``fenchel_NAME``.
 CLOSENESSES: Final[Mapping[str, AbstractCloseness]] = {"sparsemax": Tsallis(2.0), "entmax15": Tsallis(1.5)}
-"""Closenesses that names of attention stand for, ``fenchel_NAME``."""
 
+# The inference of each name of attention.
 _registered = {
     **{f"fenchel_{estimator}": Setting(Inference(estimator)) for estimator in ESTIMATORS},
     **{f"fenchel_{name}": Setting(Inference(closeness=near)) for name, near in CLOSENESSES.items()},
 }
-"""The inference of each name of attention."""
 
 
 def _attention_of(name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:

@@ -33,8 +33,8 @@ from fenchel.tensors import check_tensor, check_type, may_attend
 
 __all__ = ["AttentionCall", "Capture", "CapturedHead"]
 
+# Attention modules inside a capture.
 _capturing: WeakSet[nn.Module] = WeakSet()
-"""Attention modules inside a capture."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,8 +110,8 @@ class CapturedHead:
 
 Replacement = Callable[[CapturedHead], Tensor]
 
+# A kind, None for the default; the number or name of a layer; the number of a head, None for all.
 _Place = tuple[Kind | None, int | str, int | None]
-"""A kind, None for the default; the number or name of a layer; the number of a head, None for all."""
 
 
 @dataclass

@@ -19,19 +19,18 @@ from fenchel.tensors import MASK, check_tensor, may_attend
 
 _ROWS = 256  # block size of checks of masks
 
+# An additive mask at or below this stands for u_i = 0.
+#
+# Families write "masked" as ``finfo.min`` of some dtype, as -1e9 or as -1e4: finite numbers, all of which exp() takes
+# to 0. Left finite, a row that is masked everywhere would become uniform over what it must not see. Swin's -100 is a
+# weight.
 HARD_MASK = -1e4
 
-"""An additive mask at or below this stands for u_i = 0.
 
-Families write "masked" as ``finfo.min`` of some dtype, as -1e9 or as -1e4: finite numbers, all of which exp()
-takes to 0. Left finite, a row that is masked everywhere would become uniform over what it must not see.
-Swin's -100 is a weight.
-"""
-
-
+# Names under which families pass the logits of their attention sinks.
 SINKS = ("s_aux", "sinks")
-"""Names under which families pass the logits of their attention sinks."""
 
+# Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is.
 _HARMLESS = frozenset(
     {
         # position information that has already acted on queries and keys
@@ -61,8 +60,6 @@ _HARMLESS = frozenset(
         "shift_labels",
     }
 )
-
-"""Keyword arguments that leave softmax(scaling·⟨q, k⟩ + log u) as it is."""
 
 _KNOWN = _HARMLESS | {"softcap", "indices", *SINKS}
 
@@ -391,9 +388,8 @@ def softmax_attention(problem: Problem, preference: LogPreference) -> Tensor:
 
 _QUERIES = 16
 
+# Allowed difference of two sums in units of the smallest number of a dtype.
 _SMALLEST_STEPS = 4
-
-"""Allowed difference of two sums in units of the smallest number of a dtype."""
 
 
 def _one_sequence(tensor: Tensor | None, batch: int, queries: Tensor) -> Tensor | None:

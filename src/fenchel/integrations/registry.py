@@ -24,9 +24,8 @@ from fenchel.nn.estimator_switch import attributes_set
 from fenchel.nn.inference import attention_layers, projected
 from fenchel.tensors import check_type, log_weights
 
+# The first release that makes masks from numbers of queries and returns the weights of every family.
 OLDEST = (5, 4)
-
-"""The first release that makes masks from numbers of queries and returns the weights of every family."""
 
 
 def require_transformers() -> ModuleType:
@@ -52,9 +51,8 @@ def require_transformers() -> ModuleType:
     return transformers
 
 
+# Unless set, transformers asks a service on the hub to convert pickled weights.
 _CONVERSION = "DISABLE_SAFETENSORS_CONVERSION"
-
-"""Unless set, transformers asks a service on the hub to convert pickled weights."""
 
 
 @contextmanager

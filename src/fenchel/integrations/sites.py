@@ -69,8 +69,8 @@ class AttentionSites:
         self._model, self._modules, self._repeated, self._total = model, modules, repeated, total
         self._known: dict[tuple[Any, int], AttentionSite] = {}
         self._calls: Counter[Any] = Counter()
+        # Whether every module has attended in a forward.
         self.complete = False
-        """Whether every module has attended in a forward."""
 
     def __iter__(self) -> Iterator[AttentionSite]:
         return iter(self._known.values())
@@ -416,12 +416,12 @@ def _own_keys(asked: LayerCall) -> int:
     return asked.problem.templates.shape[2] - asked.added
 
 
+# Layers without softmax over vectors, and why an audit cannot measure them.
 _UNMEASURED = {
     TransportAttention: "whose closeness is optimal transport, and an audit measures the Kullback-Leibler divergence",
     ContinuousAttention: "whose weight is a density over places, and an audit measures weights of tokens",
     MixtureAttention: "whose templates are distributions, and an audit measures templates that are vectors",
 }
-"""Layers without softmax over vectors, and why an audit cannot measure them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,9 +41,8 @@ __all__ = [
     "use_backend",
 ]
 
+# The prediction of a head: masked tokens, the next token, or the next token of another text.
 LanguageHead = Literal["masked", "causal", "seq2seq"]
-
-"""The prediction of a head: masked tokens, the next token, or the next token of another text."""
 
 # Classes of transformers that load a head, by the name in which the table of their models ends. Some models are in two
 # tables: BART fills gaps as an encoder-decoder, XLM predicts hidden tokens either way.
@@ -161,9 +160,8 @@ def automatic_class(config: Any, name: str, *, classifies: bool = False) -> Any:
     return transformers.AutoModel if head is None else getattr(transformers, _LANGUAGE[head][0])
 
 
+# The name of the bundled encoder, all-MiniLM-L6-v2 (a BERT of 6 layers, 12 heads, width 384).
 DEMO = "demo"
-
-"""The name of the bundled encoder, all-MiniLM-L6-v2 (a BERT of 6 layers, 12 heads, width 384)."""
 
 _HASHED_BYTES = 8 * 2**30
 

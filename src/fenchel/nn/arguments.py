@@ -97,8 +97,8 @@ def check_choice(owner: str, choices: tuple[str, ...], **names: Any) -> None:
         one_of(*choices).check(f"{argument} of {owner}", name, ProblemError)
 
 
+# Types of arguments with a short representation.
 _PLAIN = (int, float, str, tuple, type(None))
-"""Types of arguments with a short representation."""
 
 
 def shown_arguments(module: nn.Module) -> str:

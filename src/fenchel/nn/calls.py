@@ -417,8 +417,8 @@ def first_query_position(query_offset: int | None, queries: int, keys: int) -> i
     return 0
 
 
+# A function of the indices (b, h, q, k) of batch, head, query and key, each an integer tensor, often a scalar.
 IndexFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A function of the indices (b, h, q, k) of batch, head, query and key, each an integer tensor, often a scalar."""
 
 MOST_POSITIONS = 2**31
 

@@ -48,8 +48,8 @@ from fenchel.tensors import check_entries, check_flags, column, refuse_onnx, wid
 
 EVIDENCE = ("content", "query")
 
+# In float64; at a standard deviation of 0.001 the last digits of a precision are rounding errors.
 DEFAULT_TOL = 1e-8
-"""In float64; at a standard deviation of 0.001 the last digits of a precision are rounding errors."""
 
 
 class ContinuousAttention(AttendingLayer, nn.Module):
@@ -320,8 +320,8 @@ def _solved(
     return InferenceProblem(preference, evidence, alpha).solve(solver).dual
 
 
+# Smallest standard deviation of an observation, relative to the signal: precisions stay within float32.
 LEAST_WIDTH = 1e-3
-"""Smallest standard deviation of an observation, relative to the signal: precisions stay within float32."""
 
 
 def evidence_of(centre: Tensor, precision: Tensor) -> Tensor:

@@ -63,8 +63,8 @@ class RelativeTemplates(NamedTuple):
     log_preference: Tensor | None = None
 
 
+# Evidence, templates and their scale.
 EvidenceOutput = tuple[Tensor, Tensor | RelativeTemplates, float | Tensor]
-"""Evidence, templates and their scale."""
 
 
 class AbstractEvidence(nn.Module):

@@ -252,16 +252,16 @@ class AttendingLayer:
     A layer has an ``estimator`` and ``num_heads``, and computes its output by :meth:`infer`.
     """
 
+    # Whether heads cannot be captured or switched one by one.
     heads_infer_together: ClassVar[bool] = False
-    """Whether heads cannot be captured or switched one by one."""
     num_heads: int
     _tol: float | None = None
     _max_steps: int = DEFAULT_STEPS
     _estimator: str = "first_order"
+    # Whether calls record the source of their templates; only inside a capture.
     captured: bool = False
-    """Whether calls record the source of their templates; only inside a capture."""
+    # A temporary inference, only inside ``use_estimator``.
     other: OtherInference | None = None
-    """A temporary inference, only inside ``use_estimator``."""
 
     @property
     def estimator(self) -> str:
@@ -518,21 +518,18 @@ _NOT_COPIED = ("captured", "other", *_KEPT.values())
 class LastCall:
     """Base class of layers that store results of the last call. It precedes ``torch.nn.Module`` among their bases."""
 
+    # Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
+    #
+    # For a loss use :attr:`last_gap`, which has a gradient.
     last_certificate: AttentionCertificate
-    """Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
-
-    For a loss use :attr:`last_gap`, which has a gradient.
-    """
+    # The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
+    #
+    # The graph of that call is kept until the next one.
     last_gap: Tensor
-    """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
-
-    The graph of that call is kept until the next one.
-    """
+    # Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
+    #
+    # The graph of that call is kept until the next one.
     last_norm_penalty: Tensor
-    r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
-
-    The graph of that call is kept until the next one.
-    """
 
     _last_certificate: AttentionCertificate | None = None
     _last_gap: Tensor | None = None

@@ -31,8 +31,8 @@ from fenchel.tensors import (
     values_are_known,
 )
 
+# Preferences of templates from outside the input.
 EXTRA_PREFERENCES = ("zero", "shared")
-"""Preferences of templates from outside the input."""
 
 _OWNER = "TransportAttention"
 

@@ -31,8 +31,8 @@ from fenchel.tensors import (
     widened,
 )
 
+# The shape of samples; () is one sample of each distribution.
 Shape = int | tuple[int, ...] | torch.Size
-"""The shape of samples; () is one sample of each distribution."""
 
 
 class Replaceable:

@@ -24,8 +24,8 @@ from fenchel.preference.panels import checked_edges, checked_points
 from fenchel.preference.quadrature import Places, Quadrature, values_at
 from fenchel.tensors import PRECISE, check_floating, check_type, checked_argument
 
+# Two ends, the lower first.
 Interval = Sequence[float]
-"""Two ends, the lower first."""
 
 
 class AbstractContinuous(AbstractView):
@@ -234,8 +234,8 @@ def moments(places: Tensor) -> Tensor:
     return torch.cat([places, (places.unsqueeze(-1) * places.unsqueeze(-2)).flatten(-2)], -1)
 
 
+# Standard deviations up to which a Gaussian is integrated; the rest is below rounding.
 WIDE = 9.0
-"""Standard deviations up to which a Gaussian is integrated; the rest is below rounding."""
 
 
 class GaussianMoments(AbstractPreference):

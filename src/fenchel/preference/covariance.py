@@ -29,8 +29,8 @@ from fenchel.tensors import check_entries, check_tensor, first_index, has, value
 
 Sizes = tuple[int, ...]
 
+# Selects the entries of a parameter for each row, given its number of trailing dimensions.
 Pick = Callable[[Tensor, int], Tensor]
-"""Selects the entries of a parameter for each row, given its number of trailing dimensions."""
 
 
 def all_rows(tensor: Tensor, dims: int) -> Tensor:
@@ -46,8 +46,8 @@ class AbstractCovariance(Convertible):
         *tensors: The parameters, in the order of ``dims``.
     """
 
+    # Number of trailing dimensions of each parameter, by name.
     dims: ClassVar[Mapping[str, int]]
-    """Number of trailing dimensions of each parameter, by name."""
 
     def __init__(self, name: str, *tensors: Tensor) -> None:
         self._name = name

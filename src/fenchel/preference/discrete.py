@@ -29,8 +29,8 @@ from fenchel.tensors import (
     without_causal_bias,
 )
 
+# Potentials up to this, in units of the modulus, use formulas without cancellation.
 SMALL = 0.5
-"""Potentials up to this, in units of the modulus, use formulas without cancellation."""
 
 
 class AbstractWeighted(AbstractPreference):

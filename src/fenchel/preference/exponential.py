@@ -17,17 +17,17 @@ from typing_extensions import override
 from fenchel.preference.independent import ROUNDINGS, AbstractProduct
 from fenchel.tensors import UNIT, check_entries, polynomial, values_are_known
 
+# Arguments below which the series is used: each term is 40 times smaller than the one before.
 SMALL = 0.5
-"""Arguments below which the series is used: each term is 40 times smaller than the one before."""
 
+# Arguments up to which differences are computed from the series.
 BOTH_SMALL = 0.75
-"""Arguments up to which differences are computed from the series."""
 
+# Coefficients of x⁵, x⁷, ...; those of x and x³ are known.
 COEFFICIENTS = [
     2 * (-1) ** (n + 1) * math.fsum(k ** (-2 * n) for k in range(1, 2000)) / math.pi ** (2 * n)
     for n in range(3, 13)
 ]
-"""Coefficients of x⁵, x⁷, ...; those of x and x³ are known."""
 
 COEFFICIENTS = [1 / 3, -1 / 45, *COEFFICIENTS]
 

@@ -22,8 +22,8 @@ from fenchel.preference.abstract import (
 )
 from fenchel.tensors import UNIT, check_entries
 
+# Number of rounding errors assumed for the formula of a coordinate; the longest has ten operations.
 ROUNDINGS = 16
-"""Number of rounding errors assumed for the formula of a coordinate; the longest has ten operations."""
 
 
 class AbstractProduct(AbstractPreference):
@@ -35,8 +35,8 @@ class AbstractProduct(AbstractPreference):
 
     resolves_shift = True
 
+    # The distribution of coordinates in ``torch.distributions``, a function of all ``rows``; None if there is none.
     counterpart: ClassVar[Callable[..., distributions.Distribution] | None] = None
-    """The distribution of coordinates in ``torch.distributions``, a function of all ``rows``; None if there is none."""
 
     def _set(self, *, positive: tuple[str, ...] = (), **parameters: Any) -> None:
         """Check and set parameters: tensors, or numbers, which get the dtype and device of a tensor.

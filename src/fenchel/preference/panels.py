@@ -19,38 +19,38 @@ from torch import Tensor
 from fenchel.arguments import shown
 from fenchel.errors import ProblemError
 
+# The edges of panels in each dimension; or the coordinates of some positions.
 Numbers = tuple[tuple[float, ...], ...]
-"""The edges of panels in each dimension; or the coordinates of some positions."""
 
+# Advice for integrals that do not converge.
 REMEDY = (
     "Make alpha or the evidence smaller, pass positions of peaks as points= and of jumps or kinks as breaks=, or a "
     "larger accuracy="
 )
-"""Advice for integrals that do not converge."""
 
+# Additional halvings of the panels for samples, by dimension.
 SAMPLED = {1: 3, 2: 1}
-"""Additional halvings of the panels for samples, by dimension."""
 
+# Minimum initial number of panels along each side, by dimension.
 START = {1: 64, 2: 4}
-"""Minimum initial number of panels along each side, by dimension."""
 
+# Sides of the initial panels at a given point, relative to the whole, by dimension.
 NEAR = {1: 2.0**-30, 2: 2.0**-16}
-"""Sides of the initial panels at a given point, relative to the whole, by dimension."""
 
+# Maximum number of panels added to the initial ones, by dimension.
 MORE = {1: 1024, 2: 384}
-"""Maximum number of panels added to the initial ones, by dimension."""
 
+# Largest difference between the halvings of adjacent panels.
 LAG = 3
-"""Largest difference between the halvings of adjacent panels."""
 
+# Smallest side of a panel that is halved, relative to the whole.
 SMALLEST = 2.0**-46
-"""Smallest side of a panel that is halved, relative to the whole."""
 
+# Relative rounding error of the weights above which an integral counts as not converged.
 LOST = 1e-4
-"""Relative rounding error of the weights above which an integral counts as not converged."""
 
+# Number of weights (rows times nodes) computed at once.
 AT_ONCE = 2**22
-"""Number of weights (rows times nodes) computed at once."""
 
 
 @cache
@@ -210,8 +210,8 @@ class _Integrals(Listed):
     centre: Tensor
 
 
+# Maps positions (n, k) to log weights (..., m, n) and to t, (n, d), both in float64.
 Weighing = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Maps positions (n, k) to log weights (..., m, n) and to t, (n, d), both in float64."""
 
 
 def _integrals(panels: Panels, at: Weighing, rows: int) -> _Integrals:
@@ -323,8 +323,8 @@ def largest(vectors: Tensor) -> float:
         return float(vectors.detach().norm(dim=-1).amax()) or 1.0
 
 
+# Nodes of a panel, in each dimension.
 NODES = 16
-"""Nodes of a panel, in each dimension."""
 
 
 @cache
@@ -336,8 +336,8 @@ def legendre() -> tuple[Tensor, Tensor]:
     return nodes, 2 * vectors[0].square()
 
 
+# Largest number of points, by dimension.
 POINTS = {1: 64, 2: 16}
-"""Largest number of points, by dimension."""
 
 
 def checked_edges(k: int, interval: Any, breaks: Any) -> Numbers:

@@ -22,11 +22,11 @@ from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import REMEDY, SAMPLED, Numbers, Panels, largest, refined, starting
 from fenchel.tensors import UNIT, check_entries, check_not_mapped, check_tensor, first_index
 
+# A function of positions (n, k), such as a basis (n, d) or a log density (n,).
 Places = Callable[[Tensor], Tensor]
-"""A function of positions (n, k), such as a basis (n, d) or a log density (n,)."""
 
+# Maximum number of refinements of an expectation, each needed if the last one found much larger values.
 ROUNDS = 8
-"""Maximum number of refinements of an expectation, each needed if the last one found much larger values."""
 
 
 class Quadrature(AbstractPreference):

@@ -20,8 +20,8 @@ from fenchel.nn.estimator_switch import attributes_set
 from fenchel.nn.inference import OtherInference, attention_layers, check_all_attend
 from fenchel.run_options import ABLATIONS, SwapOptions
 
+# Part of the model that is swapped: all of it, one layer, or one head.
 Where = Literal["model", "layer", "head"]
-"""Part of the model that is swapped: all of it, one layer, or one head."""
 
 _HEAD_CONTROLS = 3
 

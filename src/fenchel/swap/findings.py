@@ -14,6 +14,7 @@ from fenchel.bootstrap import CONCLUSIVE, Interval
 from fenchel.drawing import bracketed, count, percent, signed
 from fenchel.run_options import ABLATIONS
 
+# Names of estimators and ablations in tables and figures.
 ESTIMATORS = {
     "model": "model",
     "second_order": "second order",
@@ -23,7 +24,6 @@ ESTIMATORS = {
     "uniform": "equal weights",
     "preference": "preference alone",
 }
-"""Names of estimators and ablations in tables and figures."""
 
 _SENTENCE_NAMES = {"exact": "Exact inference", "second_order": "Second-order inference"}
 

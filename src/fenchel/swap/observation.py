@@ -23,8 +23,8 @@ from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.loading import on_device
 from fenchel.swap.conditions import Site
 
+# Label that is ignored by losses.
 IGNORED = -100
-"""Label that is ignored by losses."""
 
 _NAMED = ("logits", "last_hidden_state")
 

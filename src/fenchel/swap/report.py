@@ -71,11 +71,11 @@ _BARS = {"exact": "exact", "second_order": "second", "first_order": "control"}
 _HEADINGS = {"loss": "Loss", "score_correlation": "Spearman"}
 _MOST = 5
 
+# Result files of a swap, in the order in which they are written.
 FILES = ("swap.json", "swap.csv", "swap.html")
-"""Result files of a swap, in the order in which they are written."""
 
+# Version of the files of a swap; since 3 they call an arm a condition.
 SCHEMA = 3
-"""Version of the files of a swap; since 3 they call an arm a condition."""
 
 
 class _SavedCondition(OpenRecord):
@@ -108,13 +108,13 @@ class _SavedResults(SavedRecord):
     ranking: list[dict[str, Any]] = Field(default_factory=list)
 
 
+# Contents of ``swap.json``.
 RESULTS_FORM = Form(
     name="table of a swap",
     version=SCHEMA,
     schema=_SavedResults,
     advice="Write it again: run the swap's command with --resume once that file is removed.",
 )
-"""Contents of ``swap.json``."""
 
 
 def render_html(report: SwapReport) -> str:

@@ -36,29 +36,29 @@ from fenchel.swap.report import FILES, SCHEMA, SavedManifest, SwapReport
 from fenchel.swap.statistics import Tables
 from fenchel.swap.tasks import LanguageTask, Measure, SentenceTask
 
+# State in a swap's folder, from which an interrupted swap is resumed.
 STATE_FILE = "swap-state.json"
-"""State in a swap's folder, from which an interrupted swap is resumed."""
 
+# That of fenchel 0.2, which is not resumed.
 OLD_STATE_FILE = "swap-state.safetensors"
-"""That of fenchel 0.2, which is not resumed."""
 
+# Subfolder with the parts of the table of measurements.
 MEASUREMENTS = "measurements"
-"""Subfolder with the parts of the table of measurements."""
 
 # Known only at the end, or allowed to change when a swap is resumed.
 _FREE_TO_RESUME = ("documents", "tokens", "seconds", "stacks", "modules", "python", "texts", "pairs")
+# Version of the state file.
 _STATE_SCHEMA = 4
-"""Version of the state file."""
 
 _MOST_EMBEDDING_BYTES = 4 * 2**30
 _SAME = {torch.float64: 1e-6, torch.float32: 1e-3}
 _SAME_IN_HALF = 0.1
 
+# A ready-made batch: inputs of the model, or inputs and a target.
 Batched = Mapping[str, Tensor] | Tensor | tuple[Any, Any]
-"""A ready-made batch: inputs of the model, or inputs and a target."""
 
+# Inputs of a swap.
 Readable = str | Path | Iterable[str] | Iterable[Batched]
-"""Inputs of a swap."""
 
 
 @takes(SwapOptions)
@@ -326,13 +326,13 @@ class _SavedSwap(Record):
     finished: bool
 
 
+# Contents of the file.
 STATE_FORM = Form(
     name="saved swap",
     version=_STATE_SCHEMA,
     schema=_SavedSwap,
     advice="Restore it from a copy, or start again with --overwrite.",
 )
-"""Contents of the file."""
 
 
 @dataclass
@@ -398,8 +398,8 @@ class SwapState:
         return cls(saved["manifest"], table, Cursor(**saved["cursor"]), saved["finished"])
 
 
+# Files of a swap in its folder; a state of fenchel 0.2 is refused like results without their state.
 SWAP = RunKind("swap", STATE_FILE, (*FILES, OLD_STATE_FILE), SwapState.read, _FREE_TO_RESUME)
-"""Files of a swap in its folder; a state of fenchel 0.2 is refused like results without their state."""
 
 
 def _state(folder: Path | None, manifest: dict[str, Any], conditions: int, *, overwrite: bool) -> SwapState:

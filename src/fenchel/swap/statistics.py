@@ -276,8 +276,8 @@ class Tables:
             self._qualities["loss"] = replace(metric, rounding=rounding)
         if (scores := measured.get("scores")) is not None:
             self._qualities["score"] = token_mean(self._columns(scores), counts, lower_is_better=False)
+        # The first quality, by which conditions are compared.
         self.quality = next(iter(self._qualities), None)
-        """The first quality, by which conditions are compared."""
 
     def results(self) -> Record:
         """Everything as JSON values.

@@ -32,8 +32,8 @@ from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, observe_layers
 
+# Function of the output of the model for B rows and their target that returns (B,) numbers.
 Measure = Callable[[Any, Any], Tensor]
-"""Function of the output of the model for B rows and their target that returns (B,) numbers."""
 
 
 def _inputs(batch: Batch) -> Any:

@@ -161,6 +161,7 @@ def summary_sentence(report: AuditState) -> str:
     return f"{model_name(report.manifest)}{under}: {' '.join(headline(report, brief=True))}"
 
 
+# Metrics of the short tables, with the headings of their columns.
 COLUMNS: dict[str, str] = {
     "total_variation": "Weight moved",
     "mean_error": "Error\N{NO-BREAK SPACE}of the\N{NO-BREAK SPACE}mean",
@@ -168,8 +169,6 @@ COLUMNS: dict[str, str] = {
     "predicted_deviation": "Predicted deviation",
     "certificate": "Deviation at most",
 }
-
-"""Metrics of the short tables, with the headings of their columns."""
 
 _FARTHEST = 3
 

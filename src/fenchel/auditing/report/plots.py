@@ -52,13 +52,12 @@ AXES: tuple[Axis, ...] = (
 )
 
 
+# Number of heads of a kind above which the heads of a layer share one strip instead of a panel each.
 MOST_PANELS = 400
 
-"""Number of heads of a kind above which the heads of a layer share one strip instead of a panel each."""
-
+# The numbers of a layer or head, as of ``AuditStatistics.of``, and its distribution as an SVG ``path`` in a box of 100
+# by 100: the outline of bars, or a tick for each head.
 Panel = dict[str, Any]
-"""The numbers of a layer or head, as of ``AuditStatistics.of``, and its distribution as an SVG ``path`` in a box of 100
-by 100: the outline of bars, or a tick for each head."""
 
 
 def outline(fractions: Sequence[float]) -> str:
@@ -262,18 +261,16 @@ def farthest_heads(report: AuditState) -> list[dict[str, Any]]:
     return list(cards.values())
 
 
+# Maximum number of queries on a page, those of the farthest heads.
 MOST_QUERIES = 1_200
 
-"""Maximum number of queries on a page, those of the farthest heads."""
-
+# Maximum number of attention matrices on a page, likewise.
 MOST_MATRICES = 240
 
-"""Maximum number of attention matrices on a page, likewise."""
-
+# Prefixes of the addresses of heads that are not of the report's first kind.
 KIND_PREFIXES: dict[Kind, str] = {"encoder_self": "encoder-", "decoder_self": "decoder-", "cross": "cross-"}
 
-"""Prefixes of the addresses of heads that are not of the report's first kind."""
-
+# Names of the classes of keys on the page.
 PLACES: dict[str, str] = {
     "first": "the first token",
     "special": "special tokens",
@@ -282,8 +279,6 @@ PLACES: dict[str, str] = {
     "punctuation": "punctuation",
     "rest": "other tokens",
 }
-
-"""Names of the classes of keys on the page."""
 
 _QUERIES_OF_A_HEAD = 4
 _NAMED = 5  # tokens that get too much, and too little, of a query
