@@ -141,11 +141,7 @@ class Problem(Generic[P_co]):
 
     def _query_shape(self) -> torch.Size:
         """The shape (..., m) of a tensor with one number for each query."""
-        parts = {
-            **self.conjugate.leads,
-            "evidence": self.evidence.shape[:-1],
-            "alpha": self.alpha.shape,
-        }
+        parts = {**self.conjugate.leads, "evidence": self.evidence.shape[:-1], "alpha": self.alpha.shape}
         note = " (templates without n and d, log_weights without n, evidence without d)"
         shape = check_together(note, **parts)
         others = [name for name in parts if name not in ("templates", "evidence")]

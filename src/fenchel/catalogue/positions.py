@@ -19,14 +19,7 @@ from fenchel.nn.evidence import (
     Rotary,
     TransformerXL,
 )
-from fenchel.nn.preference import (
-    ALiBi,
-    Causal,
-    GridPosition,
-    GridWindow,
-    RelativePosition,
-    Window,
-)
+from fenchel.nn.preference import ALiBi, Causal, GridPosition, GridWindow, RelativePosition, Window
 
 FAMILY = Family("Scores and positions")
 

@@ -22,12 +22,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimate import Estimate, estimate_of
 from fenchel.estimators.closed_form import domain_error, second_order_point
 from fenchel.estimators.exact_solver import ascended, check_reached, solved_block
-from fenchel.estimators.implicit import (
-    AbstractEquation,
-    Expansion,
-    StationaryPoint,
-    implicit_dual_point,
-)
+from fenchel.estimators.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
 from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
 from fenchel.reliability import within_radius

@@ -22,20 +22,8 @@ from fenchel.functional.arguments import (
     under_autocast,
 )
 from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
-from fenchel.functional.output import (
-    AttentionCertificate,
-    certificate_of,
-    lost_to_rounding,
-    norm_of,
-)
-from fenchel.tensors import (
-    WHOLE,
-    check_finite,
-    check_indices,
-    check_tensor,
-    is_onnx_export,
-    summed,
-)
+from fenchel.functional.output import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
+from fenchel.tensors import WHOLE, check_finite, check_indices, check_tensor, is_onnx_export, summed
 
 
 class RelativeInference(Inference):

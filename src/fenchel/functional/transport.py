@@ -27,13 +27,7 @@ from fenchel.functional.arguments import (
     without_autocast,
 )
 from fenchel.functional.exact import untraced
-from fenchel.functional.inference import (
-    Inference,
-    Options,
-    Variant,
-    infer,
-    solved_dual_point,
-)
+from fenchel.functional.inference import Inference, Options, Variant, infer, solved_dual_point
 from fenchel.functional.output import AttentionCertificate
 from fenchel.preference import Discrete
 from fenchel.problem import Problem

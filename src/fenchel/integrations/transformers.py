@@ -265,9 +265,7 @@ def _find_on_hub(name: str, revision: str | None) -> tuple[str | None, Exception
             f"no model {name!r}: there is no such folder, and no such public model on the Hugging Face hub. "
             f"Check the spelling, or give {DEMO!r} for the bundled encoder"
         ) from error
-    except (
-        Exception
-    ) as error:  # no network, in whichever of its ways the HTTP client reports it: the cache may do
+    except Exception as error:  # no network, in whichever way the client says so: the cache may do
         return None, error
     _require_safe(name, [file.rfilename for file in result.siblings or []])
     return result.sha, None

@@ -34,13 +34,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName, Exact, InferenceProblem
 from fenchel.functional.arguments import without_autocast
 from fenchel.functional.exact import untraced
-from fenchel.nn.arguments import (
-    check_choice,
-    check_grid,
-    check_layer,
-    check_positive,
-    check_sizes,
-)
+from fenchel.nn.arguments import check_choice, check_grid, check_layer, check_positive, check_sizes
 from fenchel.nn.calls import TorchCall
 from fenchel.nn.inference import AttendingLayer, keep_number, number_of_heads, shown_number
 from fenchel.preference import Continuous1d, Continuous2d, Gaussian

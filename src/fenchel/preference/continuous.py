@@ -11,13 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import (
-    AbstractPreference,
-    AbstractView,
-    Shape,
-    of_source,
-    sums,
-)
+from fenchel.preference.abstract import AbstractPreference, AbstractView, Shape, of_source, sums
 from fenchel.preference.covariance import Full
 from fenchel.preference.gaussian import Gaussian
 from fenchel.preference.panels import checked_edges, checked_points

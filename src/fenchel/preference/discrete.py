@@ -12,12 +12,7 @@ from torch.distributions import Distribution
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import (
-    AbstractPreference,
-    Shape,
-    checked_parameter,
-    checked_sample_shape,
-)
+from fenchel.preference.abstract import AbstractPreference, Shape, checked_parameter, checked_sample_shape
 from fenchel.tensors import (
     MASK,
     check_entries,
