@@ -109,7 +109,7 @@ UNREADABLE: list[tuple[Any, Any, dict[str, Any], str]] = [
     ("some.csv", "text,text\na,b\n", {}, r"some\.csv has 2 columns 'text'\. Rename"),
     ("some.csv", "b,c\na,b", {}, r"some\.csv has no column 'text'; it has 'b', 'c'"),
     ("some.txt.gz", gzip.compress(b"hello world")[:-6], WHOLE, UNREAD),
-    ("some.json", '[{"text": "a"}, {', {}, r"some\.json is not JSON \(.*line 1 column 18"),
+    ("some.json", '[{"text": "a"}, {', {}, r"some\.json is not JSON \(.*: column 18 "),
     ("some.json", '[{"text": "a"}, {"text": 7}]', {}, r"row 2 of .*: column 'text' is of type int, not text"),
     ("some.jsonl", '{"text": "a"}\n{"text": \n', {}, r"line 2 of .*some\.jsonl is not JSON \(.*; expected an object"),
     ("some.jsonl", '["a", "b"]\n', {}, r"line 1 of .* is a JSON list; expected an object"),

@@ -59,7 +59,7 @@ def test_folders_in_a_folder_are_classes_where_it_has_no_image_itself(tmp_path: 
 
 
 def test_the_rows_of_a_table(tmp_path: Path) -> None:
-    folder, file = image_folder(tmp_path / "images", 2), tmp_path / "images.parquet"
+    folder, file = image_folder(tmp_path / "images", 2), tmp_path / "images.PARQUET"
     rows = [{"bytes": (folder / name).read_bytes(), "path": name} for name in ("0.png", "1.png")]
     file.write_bytes(table("parquet", {"n": [5, 6], "img": rows}))
     images = open_images(file, label_column="n")

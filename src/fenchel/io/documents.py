@@ -245,7 +245,7 @@ def _ending(path: Path) -> str:
 def _is_dataset(source: str, path: Path) -> bool:
     # An ending alone, such as csv, is no dataset either: datasets would read files of the current folder.
     looks_like_a_file = f".{source.lower()}".endswith(_FILE_ENDINGS) or source.startswith((".", "~", "/"))
-    return not path.exists() and not looks_like_a_file and _DATASET.fullmatch(source) is not None
+    return not looks_like_a_file and _DATASET.fullmatch(source) is not None and not path.exists()
 
 
 def _refuse(source: str, *, whole_file: bool = False, columned: bool = False) -> None:
@@ -395,7 +395,8 @@ def _json_value(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON ({reason_of(error)}); {_JSON_EXPECTED}.") from None
+        reason = reason_of(error).replace("line 1 ", "")  # of the text, which may be another line of the file
+        raise InputError(f"{where} is not JSON ({reason}); {_JSON_EXPECTED}.") from None
 
 
 def _json_object(found: Any, where: str) -> Mapping[str, Any]:
@@ -412,13 +413,7 @@ def _cell_rows(path: Path, columns: Sequence[str]) -> Rows:
     rows, share, number = filter(None, reader), _share_of_lines(path), 0
     try:
         names = next(rows, [])
-        for column in columns:
-            if column not in names:
-                raise missing_column(column, names, str(path))
-            if names.count(column) > 1:
-                raise InputError(
-                    f"{path} has {names.count(column)} columns {shown(column)}. Rename all but one of them."
-                )
+        _check_columns(columns, names, path)
         for number, cells in enumerate(rows, start=1):
             if len(cells) != len(names):
                 raise InputError(
@@ -433,15 +428,23 @@ def _cell_rows(path: Path, columns: Sequence[str]) -> Rows:
         ) from None
 
 
+def _check_columns(columns: Sequence[str], names: list[str], path: Path) -> None:
+    for column in columns:
+        if column not in names:
+            raise missing_column(column, names, str(path))
+        if names.count(column) > 1:
+            raise InputError(
+                f"{path} has {names.count(column)} columns {shown(column)}. Rename all but one of them."
+            )
+
+
 def _open_parquet(path: Path, columns: Sequence[str]) -> _Opened:
-    """Read by pyarrow, since ``datasets`` holds a whole group of rows, and often all of them."""
+    """Batches of few rows; no group of rows is held as a whole."""
     require_packages("report", "pyarrow")
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    for column in columns:
-        if column not in file.schema_arrow.names:
-            raise missing_column(column, file.schema_arrow.names, str(path))
+    _check_columns(columns, file.schema_arrow.names, path)
     batches = file.iter_batches(_PARQUET_ROWS_AT_ONCE, columns=list(columns) or None)
     return (batch.to_pydict() for batch in batches), file.metadata.num_rows
 

@@ -76,7 +76,7 @@ def open_images(source: str | Path, *, label_column: str | None = None) -> Image
         MissingExtraError: If Pillow is not installed.
     """
     place: Path = checked("images", source)
-    if place.suffix == ".parquet" and not place.is_dir():
+    if place.suffix.lower() == ".parquet" and not place.is_dir():
         return _images_of_table(place, str(source), label_column)
     if label_column is not None:
         raise InputError(
