@@ -203,8 +203,11 @@ def open_documents(
         )
     columns, columned = list({"text_column": "text", **named}.values()), bool(named)
     if not isinstance(source, str | Path):
-        if isinstance(source, bytes | Mapping | type) or not isinstance(source, Iterable):
-            raise InputError(f"texts is {shown(source)}; expected a path, a name of a dataset, or strings.")
+        is_table = hasattr(source, "columns")  # pandas would give the names of its columns
+        if is_table or isinstance(source, bytes | Mapping | type) or not isinstance(source, Iterable):
+            raise InputError(
+                f"texts is {shown(source)}; expected a path, a name of a dataset, or strings, such as a column."
+            )
         _refuse("Python strings", whole_file=whole_file, columned=columned)
         return _from_strings(source)
     path, name = checked("text", source), str(source)
