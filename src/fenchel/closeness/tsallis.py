@@ -330,7 +330,7 @@ _NAMED = (
     "tsallis:ORDER with an order above 1 and at most 2, such as tsallis:1.5, optionally followed by :csiszar "
     "or :temperature=T; or sparsemax, entmax15 or softmax"
 )
-# The name that :func:`name_of` returns for a closeness with an order for each head.
+# The name that ``name_of`` returns for a closeness with an order for each head.
 ORDERS_OF_HEADS = "a separate order for each head"
 
 

@@ -381,7 +381,7 @@ STEPS_OF_SEARCH = 100
 # Name of an estimator of ops and layers, checked when it is used.
 EstimatorName = Literal["first_order", "second_order", "exact"] | str
 
-# Estimators by the name that :meth:`fenchel.InferenceProblem.solve` takes.
+# Estimators by the name that ``solve`` takes.
 ESTIMATORS: dict[str, type[Estimator]] = {
     kind.name: kind for kind in (FirstOrder, SecondOrder, Exact, GradientAscent, Constrained)
 }

@@ -221,7 +221,7 @@ class Inference:
 class Variant:
     """Another kind of attention, with its own tensors."""
 
-    # Create the inference from the variant, query, key, value and options of :func:`fenchel.functional.infer`.
+    # Create the inference from the variant, query, key, value and options of ``infer``.
     made_by: ClassVar[Callable[..., Inference]]
 
     # Options that are not supported.

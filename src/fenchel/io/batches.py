@@ -98,8 +98,8 @@ class PatchImages:
         return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
+# From the output of a model for B rows to (B,) numbers.
 OutputMeasure = Callable[[Any], Tensor]
-"""From the output of a model for B rows to (B,) numbers."""
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,8 @@ def _number_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
 
 
+# The id of padding in ``TokenTexts``.
 PADDING = _number_of(_PAD)
-"""The id of padding in :class:`TokenTexts`."""
 
 
 class TokenTexts:

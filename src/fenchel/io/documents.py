@@ -23,8 +23,8 @@ from typing import Any
 from fenchel.arguments import checked, number_of, reason_of, shown
 from fenchel.errors import FenchelError, InputError, require_packages
 
+# The name of the text that comes with the package.
 DEMO = "demo"
-"""The name of the text that comes with the package."""
 
 _COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -60,8 +60,8 @@ class Document:
         return self.before + share * (self.after - self.before)
 
 
+# Number from 1, values by column, and the share of the source up to the end of the row.
 Rows = Iterator[tuple[int, Mapping[str, Any], float | None]]
-"""Number from 1, values by column, and the share of the source up to the end of the row."""
 
 
 @dataclass(frozen=True)
@@ -486,8 +486,8 @@ def _dataset_rows(name: str, columns: Sequence[str]) -> Rows:
 _DAMAGED = "Check that the file is complete and has the format that its name ends in."
 _ROWS_AT_ONCE, _PARQUET_ROWS_AT_ONCE = 256, 64
 
+# Values by column for some rows after the other, and the number of all rows, if known; there may be fewer.
 _Opened = tuple[Iterator[Mapping[str, Sequence[Any]]], int | None]
-"""Values by column for some rows after the other, and the number of all rows, if known; there may be fewer."""
 
 
 def _read(opened: Callable[[], _Opened], failed: str, advice: str) -> Rows:

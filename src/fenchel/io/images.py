@@ -18,8 +18,8 @@ from fenchel.io.batches import BEGINNING, Batch, Cursor, PatchImages
 from fenchel.io.documents import file_sha256, listed_names, readable_file, table_rows, text_of
 from fenchel.io.runs import WHOLE, Shard
 
+# Endings of the files that are read as images.
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Endings of the files that are read as images."""
 
 _NAMED, _LONGEST_SIDE = 3, 4096
 

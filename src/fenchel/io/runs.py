@@ -105,8 +105,8 @@ class Shard:
         return total // self.count + (self.index < total % self.count)
 
 
+# The shard of a whole corpus.
 WHOLE = Shard()
-"""The shard of a whole corpus."""
 
 
 class RunObserver(Protocol):
@@ -219,6 +219,7 @@ class ProgressClock:
         return (seconds - first_seconds) * (1.0 - fraction) / read if read > 0 else None
 
 
+# Names of values that a manifest has as None, or not at all, where an option was not given.
 ABSENT = {
     "queries": "all",
     "layers": "all",
@@ -229,7 +230,6 @@ ABSENT = {
     "revision": "not given",
     "text_sha256": "not known",
 }
-"""Names of values that a manifest has as None, or not at all, where an option was not given."""
 
 
 def differences(
@@ -378,8 +378,8 @@ def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
         )
 
 
+# Name of the lock file in the folder of a run.
 LOCK_FILE = "fenchel.lock"
-"""Name of the lock file in the folder of a run."""
 
 
 @contextlib.contextmanager

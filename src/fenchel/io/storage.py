@@ -80,26 +80,26 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json_text(value))
 
 
+# Configuration of ``Record`` and of saved dataclasses: no conversion of types, no unknown fields.
 STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
-"""Configuration of :class:`Record` and of saved dataclasses: no conversion of types, no unknown fields."""
 
+# An integer from 0.
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
-"""An integer from 0."""
 
+# An integer from 1: a size, or a number that is counted from 1.
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
-"""An integer from 1: a size, or a number that is counted from 1."""
 
+# A seed of ``torch.manual_seed``.
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-"""A seed of ``torch.manual_seed``."""
 
+# A positive finite number.
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A positive finite number."""
 
+# A string that is not empty.
 NonEmptyStr = Annotated[str, Field(min_length=1)]
-"""A string that is not empty."""
 
+# A SHA-256 in hexadecimal.
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
-"""A SHA-256 in hexadecimal."""
 
 
 class Record(BaseModel):
@@ -153,11 +153,11 @@ def check_json(expected: Any, value: Any, where: str = "") -> Any:
         raise Mismatch(f"{where or 'it'} is {shown(first['input'])}; expected {reason}") from None
 
 
+# Why a file is refused whose digest does not match its content.
 CHANGED = "is damaged or was changed after it was written: its digest does not match its content"
-"""Why a file is refused whose digest does not match its content."""
 
+# Maximum size of a JSON file; larger ones were not written by fenchel and are not read.
 _MAX_BYTES = 1 << 28
-"""Maximum size of a JSON file; larger ones were not written by fenchel and are not read."""
 
 
 @dataclass(frozen=True)
@@ -285,11 +285,11 @@ def _content(path: Path, form: Form) -> bytes:
         raise form.refused(path, f"cannot be read: {reason_of(error)}") from error
 
 
+# A part is written after the first batch with which there are this many rows.
 ROWS_IN_A_PART = 1 << 18
-"""A part is written after the first batch with which there are this many rows."""
 
+# File name of a part: its number and the first digits of its digest.
 PartName = Annotated[str, Field(pattern=r"^[0-9]{5,9}-[0-9a-f]{16}\.parquet\z")]
-"""File name of a part: its number and the first digits of its digest."""
 
 _DIGITS = 16
 

@@ -197,8 +197,8 @@ class Window:
     fraction: float | None
 
 
+# Tokens of a window, those that count, tokens of the decoder, and the share of the document up to its end.
 _Cut = tuple[tuple[int, ...], list[bool], tuple[int, ...], float]
-"""Tokens of a window, those that count, tokens of the decoder, and the share of the document up to its end."""
 
 
 class TokenWindows:

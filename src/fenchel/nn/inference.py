@@ -520,7 +520,7 @@ class LastCall:
 
     # Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
     #
-    # For a loss use :attr:`last_gap`, which has a gradient.
+    # For a loss use ``last_gap``, which has a gradient.
     last_certificate: AttentionCertificate
     # The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
     #

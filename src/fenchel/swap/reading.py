@@ -127,8 +127,8 @@ def _score(text: str, where: str) -> float:
     return score
 
 
+# The model and the task.
 Loaded = tuple[RunModel, Task]
-"""The model and the task."""
 
 
 @dataclass(frozen=True)
