@@ -518,18 +518,21 @@ _NOT_COPIED = ("captured", "other", *_KEPT.values())
 class LastCall:
     """Base class of layers that store results of the last call. It precedes ``torch.nn.Module`` among their bases."""
 
-    # Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
-    #
-    # For a loss use ``last_gap``, which has a gradient.
     last_certificate: AttentionCertificate
-    # The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
-    #
-    # The graph of that call is kept until the next one.
+    """Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
+
+    For a loss use :attr:`last_gap`, which has a gradient.
+    """
     last_gap: Tensor
-    # Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
-    #
-    # The graph of that call is kept until the next one.
+    """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
+
+    The graph of that call is kept until the next one.
+    """
     last_norm_penalty: Tensor
+    r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
+
+    The graph of that call is kept until the next one.
+    """
 
     _last_certificate: AttentionCertificate | None = None
     _last_gap: Tensor | None = None
