@@ -108,8 +108,9 @@ def query_rows(calls: Sequence[Mapping[str, Tensor]], texts: Mapping[int, str]) 
     data = {name: torch.cat([call[name] for call in calls]).numpy() for name in typed if name != "text"}
     for name, names in (("kind", KINDS), ("type", TOKEN_TYPES), ("class", KEY_CLASSES)):
         data[name] = pl.Series(names, dtype=typed[name]).gather(pl.Series(data[name]))
+    tokens = [token for token in pl.Series(data["token"]).unique() if token in texts]
     known = pl.DataFrame(
-        {"token": [*texts], "text": [*texts.values()]}, {"token": pl.Int64, "text": pl.String}
+        {"token": tokens, "text": [texts[token] for token in tokens]}, {"token": pl.Int64, "text": pl.String}
     )
     frame = pl.DataFrame(data).join(known, on="token", how="left", maintain_order="left")
     frame = frame.select(pl.col(name).cast(kind) for name, kind in typed.items())

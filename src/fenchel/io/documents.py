@@ -14,7 +14,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -212,15 +212,12 @@ def open_documents(
         return _from_strings(source)
     path, name = checked("text", source), str(source)
     if source == DEMO:
-        _refuse(DEMO, columned=columned)
-        text = Path(__file__).with_name("demo.txt").read_text(encoding="utf-8")
-        documents = _from_strings([text] if whole_file else text.splitlines())
-        return replace(documents, description=DEMO, unit="line")
-    if isinstance(source, str) and _is_dataset(source, path):
+        path = Path(__file__).with_name("demo.txt")
+    elif isinstance(source, str) and _is_dataset(source, path):
         _refuse(f"dataset {name!r}", whole_file=whole_file)
         return Documents(name, partial(_dataset_rows, name, columns), "row", columns, label=label_column)
     readable_file(path)
-    if has_columns(name):
+    if _ending(path) in _TABLES:
         _refuse(f"table {name}", whole_file=whole_file)
         rows, unit = partial(table_rows, path, columns), "line" if _ending(path) in _JSON_LINES else "row"
     else:

@@ -306,6 +306,11 @@ def polars_module() -> Any:
     return polars
 
 
+def _digits_of(content: bytes) -> str:
+    """The digest in the name of a part."""
+    return digest_of_bytes(content).removeprefix(PREFIX)[:_DIGITS]
+
+
 class ParquetTable:
     """Parts of a table in a folder, and the rows of the next part.
 
@@ -354,7 +359,7 @@ class ParquetTable:
                 content = path.read_bytes()
             except OSError as error:
                 raise InputError(f"{path} cannot be read: {reason_of(error)}. {advice}") from error
-            if digest_of_bytes(content).removeprefix("sha256:")[:_DIGITS] != path.stem.rpartition("-")[2]:
+            if _digits_of(content) != path.stem.rpartition("-")[2]:
                 raise InputError(f"{path} {CHANGED}. {advice}")
         return table
 
@@ -381,8 +386,7 @@ class ParquetTable:
         pl.concat(self._waiting).write_parquet(content, compression="zstd", compression_level=1)
         content = content.getvalue()
         self.folder.mkdir(parents=True, exist_ok=True)
-        digest = digest_of_bytes(content).removeprefix("sha256:")[:_DIGITS]
-        path = self.folder / f"{len(self.parts):05}-{digest}.parquet"
+        path = self.folder / f"{len(self.parts):05}-{_digits_of(content)}.parquet"
         with atomic_path(path) as temporary:
             temporary.write_bytes(content)
         self.parts.append(path)
