@@ -68,8 +68,7 @@ class Option:
         command: Name on the command line, if another; empty if it is in Python only.
         command_default: Default on the command line; ``...`` for the same.
         default_text: Description of a default that is None.
-        unit: Factor by which a number of the command line is multiplied.
-        rule_in_unit: Rule of that number; None for the rule of the values.
+        in_unit: Converts a number of the command line that is in another unit.
         required: Whether it is required on the command line.
         recorded: Whether it is kept in the manifest: always, never, or (None) if it is not the default.
         hidden: Whether the command accepts it without listing it in its help.
@@ -83,8 +82,7 @@ class Option:
     command: str | None = None
     command_default: Any = ...
     default_text: str = ""
-    unit: int = 1
-    rule_in_unit: Rule | None = None
+    in_unit: Callable[[Any], Any] | None = None
     required: bool = False
     recorded: bool | None = False
     hidden: bool = False
@@ -442,8 +440,7 @@ class AuditOptions(SourceOptions):
         "Working memory of the exact solver, in MB; in Python, in bytes.",
         "MB",
         command_default=512,
-        unit=2**20,
-        rule_in_unit=whole(1, 2**30, "512", "of MB"),
+        in_unit=lambda value: whole(1, 2**30, "512", "of MB").check("memory budget", value) * 2**20,
     )
     baseline: Literal["auto", "twin", "none"] | None = _option(
         None,

@@ -41,13 +41,16 @@ def test_help_says_every_option_of_the_page_and_has_an_example(command, name):
 
 
 AUDIT = ["audit", "demo", "--text", "t", "--out", "o"]
+USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
 
 
 def test_wrong_usage(command):
-    for arguments, message in (
-        (["audit", "demo", "--out", "o"], "Missing option '--text', '--images' or '--loader'"),
+    for arguments, message, *code in (
+        *(
+            ([name, "demo", "--out", "o"], "there is nothing to read: give texts", INPUT)
+            for name in ("audit", "swap")
+        ),
         (["audit", "demo", "--text", "t"], "Missing option '--out'"),
-        (["swap", "demo", "--out", "o"], "Missing option '--text', '--pairs', '--images' or '--loader'"),
         ([*AUDIT, "--nonsense"], "No such option: --nonsense"),
         ([*AUDIT, "--space", "outer"], "'outer' is not one of"),
         (["swap", *AUDIT[1:], "--alphas", "much"], "'much' is not a list of numbers"),
@@ -56,17 +59,16 @@ def test_wrong_usage(command):
             for text in ("", ",", "1,", "a", "-3", "3-", "4-2", "1.5", "1;2")
         ),
         (["merge", "a", "b"], "say with --out where to write"),
-        (["compare", "a"], "expected two or more"),
+        (["compare", "a"], "expected two or more", INPUT),
         (["nonsense"], "No such command 'nonsense'"),
     ):
         done = command(*arguments)
-        assert done.code == 2
+        assert done.code == (*code, USAGE)[0]
         assert message in done.err
         assert "Traceback" not in done.err
         assert done.out == ""
 
 
-USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
 HUGE = "9" * 5000
 HEAD = "sentence_A\tsentence_B\trelatedness_score\n"
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -43,6 +43,8 @@ from fenchel.run_options import (
 # At most nine digits: more than the number of any layer needs, and quick to convert.
 _PART = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 
+_EXPECTED = {int: "a whole number", float: "a number", list[float]: "a list of numbers, such as 0.5,0.8"}
+
 
 def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the argument ``options`` of a command by the options of a model.
@@ -54,9 +56,14 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
     names = {option.name: name.replace("_", " ") for name, option in options.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
         def run(**given: Any) -> None:
-            values = {option.name: _value(option, given.pop(name)) for name, option in options.items()}
-            named = {name: value for name, value in values.items() if value is not None}
+            values = {option.name: (option, given.pop(name)) for name, option in options.items()}
+            named = {
+                name: value if option.in_unit is None else option.in_unit(value)
+                for name, (option, value) in values.items()
+                if value is not None
+            }
             command(**given, options=model.checked(names, **named))
 
         own = inspect.signature(command, eval_str=True).parameters.values()
@@ -64,7 +71,7 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
             *(one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name != "options"),
             *(_parameter(name, option) for name, option in options.items()),
         ]
-        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 
@@ -73,14 +80,13 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
 
 def _parameter(name: str, option: Option) -> inspect.Parameter:
     """An option as a parameter of typer."""
-    kind = option.rule.kind
+    kind, parser = option.rule.kind, None
     default = option.default if option.command_default is ... else option.command_default
     if isinstance(kind, tuple) and int not in kind:
         kind = Literal[kind]
-    elif kind is not bool:
-        kind = str  # converted by us: the errors of typer leave out the value
-        if default is not None:
-            default = ",".join(map(str, default if isinstance(default, tuple) else (default,)))
+    elif kind not in (bool, str):
+        # The errors of typer leave out the value.
+        kind, parser = Any, partial(_parsed, kind)
     default_text = f"  [default: {option.default_text}]" if option.default_text and default is None else ""
     declaration = typer.Option(
         f"--{name.replace('_', '-')}",
@@ -88,55 +94,46 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
         help=f"{option.meaning}{default_text}",
         show_default=default is not None and kind is not bool,
         hidden=option.hidden,
+        parser=parser,
     )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if option.required else default,
+        default=inspect.Parameter.empty
+        if option.required
+        else ",".join(default)
+        if isinstance(default, tuple)
+        else default,
         annotation=Annotated[kind if option.required or kind is bool else kind | None, declaration],
     )
 
 
-def _value(option: Option, value: Any) -> Any:
-    """The value in Python of an option's value on the command line."""
-    name, kind = f"--{option.command_name.replace('_', '-')}", option.rule.kind
-    if value is None or kind in (bool, str) or (isinstance(kind, tuple) and value in kind):
-        return value
-    if kind == list[int]:
-        return numbers(value, name, MOST_LAYERS)
-    if kind == list[str]:
-        return [part.strip() for part in value.split(",")]
+def _parsed(kind: Any, text: Any) -> Any:
+    """The value in Python of an option on the command line, given the kind of its rule."""
+    others = ""
     if isinstance(kind, tuple):
-        return _converted(
-            int, value, name, f", nor {' or '.join(one for one in kind if isinstance(one, str))}"
-        )
-    result = _converted(kind, value, name)
-    if option.rule_in_unit is not None:
-        result = option.rule_in_unit.check(option.command_name.replace("_", " "), result)
-    return result * option.unit if option.unit != 1 else result
-
-
-_EXPECTED = {int: "a whole number", float: "a number", list[float]: "a list of numbers, such as 0.5,0.8"}
-
-
-def _converted(kind: Any, text: str, option: str, others: str = "") -> Any:
-    """A number, or a list of numbers, on the command line."""
+        if text in kind:
+            return text
+        kind, others = int, f", nor {' or '.join(one for one in kind if isinstance(one, str))}"
+    if kind == list[int]:
+        return numbers(text, MOST_LAYERS)
+    if kind == list[str]:
+        return [part.strip() for part in text.split(",")]
     try:
         return [float(part) for part in text.split(",")] if kind == list[float] else kind(text)
     except ValueError:
-        raise _wrong(text, option, f"is not {_EXPECTED[kind]}{others}") from None
+        raise _wrong(text, f"is not {_EXPECTED[kind]}{others}") from None
 
 
-def _wrong(text: str, option: str, why: str) -> typer.BadParameter:
-    return typer.BadParameter(f"{shown(text)} {why}.", param_hint=f"'{option}'")
+def _wrong(text: str, why: str) -> typer.BadParameter:
+    return typer.BadParameter(f"{shown(text)} {why}.")
 
 
-def numbers(text: str, option: str, most: int) -> list[int]:
+def numbers(text: str, most: int) -> list[int]:
     """Parse numbers and ranges that are separated by commas.
 
     Args:
         text: Such as ``1,3-5``.
-        option: Name of the option, for the message.
         most: The largest permitted number.
 
     Returns:
@@ -146,7 +143,7 @@ def numbers(text: str, option: str, most: int) -> list[int]:
         typer.BadParameter: If the text is anything else.
 
     Example:
-        >>> numbers("7,1,3-5,4", "--layers", 100)
+        >>> numbers("7,1,3-5,4", 100)
         [1, 3, 4, 5, 7]
     """
     result: set[int] = set()
@@ -154,9 +151,9 @@ def numbers(text: str, option: str, most: int) -> list[int]:
         match = _PART.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise _wrong(text, option, "is not a list of numbers and ranges, such as 1,3-5")
+            raise _wrong(text, "is not a list of numbers and ranges, such as 1,3-5")
         if last > most:
-            raise _wrong(text, option, f"goes up to {last:,}; expected numbers from 1 to {most:,}")
+            raise _wrong(text, f"goes up to {last:,}; expected numbers from 1 to {most:,}")
         result.update(range(first, last + 1))
     return sorted(result)
 
@@ -170,6 +167,7 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
+_command = partial(application.command, no_args_is_help=True)
 _option, _argument = (partial(kind, show_default=False) for kind in (typer.Option, typer.Argument))
 
 _Model = Annotated[str, _argument(metavar="MODEL", help="Hub name, local folder, or demo.")]
@@ -193,33 +191,18 @@ _Swap = Annotated[
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace other results in --out.")]
 
 
-def _command(
-    name: str, summary: str, described: str, example: str, *, needs_arguments: bool = True
-) -> Callable[[Callable[..., None]], Any]:
-    return application.command(
-        name,
-        help=described,
-        short_help=summary,
-        epilog=f"Example: {example}",
-        no_args_is_help=needs_arguments,
-    )
-
-
 @_command(
-    "audit",
-    "Measure a model's attention on a text and write a report.",
-    "Measure how far each attention head of a trained transformer is from exact inference, on a text or on images, and "
-    "write a report. MODEL is a name on the Hugging Face hub, a local folder, 'demo' (a small encoder, installed with "
-    "the extra of that name), or with --loader the folder of a training run.",
-    "fenchel audit demo --text demo --out audit --layers 1,3-5. Then open audit/report.html in a browser.",
+    epilog="Example: fenchel audit demo --text demo --out audit --layers 1,3-5. Then open audit/report.html in a "
+    "browser."
 )
 @with_options(AuditOptions)
 def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap = None) -> None:
-    """Calls :func:`fenchel.audit`."""
-    if text is None and options.images is None and options.loader is None:
-        raise typer.BadParameter(
-            "Missing option '--text', '--images' or '--loader': there is nothing to read."
-        )
+    """Measure a model's attention on a text and write a report.
+
+    How far is each attention head of a trained transformer from exact inference, on a text or on images? MODEL is a
+    name on the Hugging Face hub, a local folder, 'demo' (a small encoder, installed with the extra of that name), or
+    with --loader the folder of a training run.
+    """
     from fenchel.auditing import audit
     from fenchel.auditing.audit_report import AUDIT
 
@@ -241,12 +224,8 @@ def audit(model: _Model, options: AuditOptions, text: _Text = None, swap: _Swap 
 
 
 @_command(
-    "merge",
-    "Merge the audits of shards into one.",
-    "Merge the audits of the shards of a text into one; the order of the folders does not matter. Each DIR holds an "
-    "audit, or folders shard-I-of-N with one each.",
-    "fenchel audit demo --text demo --out audit --shard 0/2; "
-    "fenchel audit demo --text demo --out audit --shard 1/2; fenchel merge audit",
+    epilog="Example: fenchel audit demo --text demo --out audit --shard 0/2; "
+    "fenchel audit demo --text demo --out audit --shard 1/2; fenchel merge audit"
 )
 def merge(
     directories: _Folders,
@@ -257,7 +236,11 @@ def merge(
     partial: Annotated[bool, typer.Option("--partial", help="Merge even if shards are missing.")] = False,
     overwrite: _Overwrite = False,
 ) -> None:
-    """Calls :func:`fenchel.auditing.merge`."""
+    """Merge the audits of shards into one.
+
+    The shards are of one text; the order of the folders does not matter. Each DIR holds an audit, or folders
+    shard-I-of-N with one each.
+    """
     if out is None and len(directories) > 1:
         raise typer.BadParameter("several folders: say with --out where to write the merged audit.")
     from fenchel.auditing.merge import merge
@@ -268,39 +251,30 @@ def merge(
 
 
 @_command(
-    "compare",
-    "Compare audits: two models, texts or checkpoints.",
-    "Compare finished audits head by head: of two models of one shape, of two texts, or of a model before and after "
-    "fine-tuning. The last DIR is compared with the first; more than two are shown as a trajectory, in the order "
-    "given. Reports which heads changed, with intervals, and whether the ranking of the heads did.",
-    "fenchel audit demo --text demo --out one; fenchel audit demo --text README.md --out two; "
-    "fenchel compare one two --out compare. Then open compare/compare.html in a browser.",
+    epilog="Example: fenchel audit demo --text demo --out one; fenchel audit demo --text README.md --out two; "
+    "fenchel compare one two --out compare. Then open compare/compare.html in a browser."
 )
 def compare(
     directories: _Folders,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the page and the JSON.")] = "compare",
     overwrite: _Overwrite = False,
 ) -> None:
-    """Calls :func:`fenchel.compare`."""
-    if len(directories) < 2:
-        raise typer.BadParameter("one folder: expected two or more, such as fenchel compare before after.")
+    """Compare audits: two models, texts or checkpoints.
+
+    Compares finished audits head by head: of two models of one shape, of two texts, or of a model before and after
+    fine-tuning. The last DIR is compared with the first; more than two are shown as a trajectory, in the order given.
+    Reports which heads changed, with intervals, and whether the ranking of the heads did.
+    """
     place: Path = checked("folder", out, name="out")
     from fenchel.comparing import compare
     from fenchel.comparing.report import finding, terminal_table
 
     report = compare(*directories, directory=place, overwrite=overwrite)
-    show(terminal_table(report), finding(report))
-    typer.echo(f"Page: {place / 'compare.html'}")
+    show(terminal_table(report), finding(report), last=f"Page: {place / 'compare.html'}")
 
 
 @_command(
-    "swap",
-    "Swap a model's inference and measure what changes, against a control.",
-    "Run a trained model with another estimator in its attention, without retraining, and measure how its outputs "
-    "change: loss and hidden states, or sentence embeddings of a model without a language-model head. The control is "
-    "first order at other values of alpha, which only smooths or sharpens attention. MODEL is a name on the Hugging "
-    "Face hub, a local folder, 'demo', or with --loader the folder of a training run.",
-    "fenchel swap demo --text demo --out swap --alphas 0.8,1.2. Then open swap/swap.html.",
+    epilog="Example: fenchel swap demo --text demo --out swap --alphas 0.8,1.2. Then open swap/swap.html."
 )
 @with_options(SwapOptions)
 def swap(
@@ -321,11 +295,13 @@ def swap(
         str, typer.Option(metavar="NAME", help="Column of the pairs' scores, higher for more similar.")
     ] = PairColumns.score,
 ) -> None:
-    """Calls :func:`fenchel.swap.swap`."""
-    if text is None and pairs is None and options.images is None and options.loader is None:
-        raise typer.BadParameter(
-            "Missing option '--text', '--pairs', '--images' or '--loader': there is nothing to read."
-        )
+    """Swap a model's inference and measure what changes.
+
+    Runs a trained model with another estimator in its attention, without retraining, and measures how its outputs
+    change: loss and hidden states, or sentence embeddings of a model without a language-model head. The control is
+    first order at other values of alpha, which only smooths or sharpens attention. MODEL is a name on the Hugging Face
+    hub, a local folder, 'demo', or with --loader the folder of a training run.
+    """
     columns = PairColumns(first_column, second_column, score_column)
     from fenchel.swap import swap
     from fenchel.swap.report import terminal_table
@@ -335,22 +311,19 @@ def swap(
     with interruptible(observer_of_standard_error("swapping"), SWAP, place) as observer:
         given = {**_arguments(options, observer), "columns": columns}
         report = swap(model, None, text, pairs=pairs, **given)
-    show(terminal_table(report), report.finding)
-    typer.echo(f"Page: {place / 'swap.html'}")
+    show(terminal_table(report), report.finding, last=f"Page: {place / 'swap.html'}")
 
 
-@_command(
-    "report",
-    "Write the report of an audit again.",
-    "Write report.html, the figures and the tables of a finished audit again, from its saved numbers. Nothing is "
-    "measured; use it after an update of fenchel, or when a file was lost.",
-    "fenchel report audit",
-)
+@_command(epilog="Example: fenchel report audit")
 def report(
     directory: Annotated[str, _argument(metavar="DIR", help="Folder of a finished audit.")],
     swap: _Swap = None,
 ) -> None:
-    """Writes the files of a :class:`fenchel.auditing.AuditReport` again."""
+    """Write the report of an audit again.
+
+    Writes report.html, the figures and the tables of a finished audit again, from its saved numbers. Nothing is
+    measured; use it after an update of fenchel, or when a file was lost.
+    """
     from fenchel.auditing.audit_report import AuditReport, require_extras
     from fenchel.io.runs import check_writable
 
@@ -365,12 +338,7 @@ def report(
 
 
 @_command(
-    "reproduce",
-    "Compare a figure of the papers with the same figure of a model.",
-    "Reproduce a figure of the papers: mean relative deviations of BERT-base by layer (figure4) or head (figure5), of "
-    "T5-small by head (figures6-8) or layer (figure4 with that model). Shows the papers' numbers beside those of the "
-    "model, from certified exact solutions, and of the same model with random weights.",
-    "fenchel reproduce figure4 --model demo --text demo. Then read reproduce/figure4.md.",
+    epilog="Example: fenchel reproduce figure4 --model demo --text demo. Then read reproduce/figure4.md."
 )
 @with_options(ReproduceOptions)
 def reproduce(
@@ -381,40 +349,40 @@ def reproduce(
     options: ReproduceOptions,
     text: _Text,
 ) -> None:
-    """Calls :func:`fenchel.reproducing.reproduce`."""
+    """Compare a figure of the papers with the same figure of a model.
+
+    The figures are mean relative deviations of BERT-base by layer (figure4) or head (figure5), of T5-small by head
+    (figures6-8) or layer (figure4 with that model). Shows the papers' numbers beside those of the model, from certified
+    exact solutions, and of the same model with random weights.
+    """
     from fenchel.auditing.audit_report import AUDIT
     from fenchel.reproducing import finding, reproduce, terminal_table
 
     place = cast("Path", options.directory)
     with interruptible(observer_of_standard_error(), AUDIT, place / "audit") as observer:
         result = reproduce(figure, text, **_arguments(options, observer))
-    show(terminal_table(result), f"{result.standing} {finding(result)}")
-    typer.echo(f"Table: {place / f'{result.figure}.md'}")
+    sentences = f"{result.standing} {finding(result)}"
+    show(terminal_table(result), sentences, last=f"Table: {place / f'{result.figure}.md'}")
 
 
-@_command(
-    "catalogue",
-    "Look up a mechanism of attention as an inference.",
-    "Show a mechanism of attention as inference: its templates, preference, evidence and closeness, whether it is one "
-    "inference, a composition or none, and how far the published form is from the exact solution on a small example. "
-    "Without NAME all are listed.",
-    "fenchel catalogue alibi. As JSON: fenchel catalogue --json.",
-    needs_arguments=False,
-)
+@application.command(epilog="Example: fenchel catalogue alibi. As JSON: fenchel catalogue --json.")
 def catalogue(
-    name: Annotated[
-        str | None,
-        _argument(metavar="NAME", help="A mechanism, such as alibi."),
-    ] = None,
+    name: Annotated[str | None, _argument(metavar="NAME", help="A mechanism, such as alibi.")] = None,
     closeness: Annotated[
         str | None,
         _option(metavar="NAME", help="Measure the example under another closeness, such as tsallis:1.5."),
     ] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="Seed of the example.  [default: 0]")] = None,
+    seed: Annotated[
+        Any,
+        typer.Option(metavar="N", help="Seed of the example.  [default: 0]", parser=partial(_parsed, int)),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Prints :data:`fenchel.catalogue.ENTRIES`, or one of them."""
-    number = 0 if seed is None else _converted(int, seed, "--seed")
+    """Look up a mechanism of attention as an inference.
+
+    Shows its templates, preference, evidence and closeness, whether it is one inference, a composition or none, and
+    how far the published form is from the exact solution on a small example. Without NAME all are listed.
+    """
     if name is None:
         for option, value in (("--closeness", closeness), ("--seed", seed)):
             if value is not None:
@@ -433,9 +401,9 @@ def catalogue(
     if closeness is not None:
         result.check("first_order", closeness)
     if as_json:
-        _print_json(described(result, closeness, number))
+        _print_json(described(result, closeness, seed or 0))
     else:
-        print_entry(result, closeness, number)
+        print_entry(result, closeness, seed or 0)
 
 
 def _arguments(options: AuditOptions | SwapOptions | ReproduceOptions, observer: Any) -> dict[str, Any]:

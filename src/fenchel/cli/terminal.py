@@ -16,6 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -230,7 +231,14 @@ def _interrupted(kind: RunKind, folder: Path) -> Interrupted:
     return Interrupted(f"interrupted; {counts_of(saved)} are saved in {folder}", unfinished=True)
 
 
-_COLUMNS = ("name", "mechanism", "preference u", "evidence z", "verdict")
+# Headings of the list of entries, and what they are of.
+_COLUMNS = {
+    "name": "name",
+    "mechanism": "title",
+    "preference u": "preference",
+    "evidence z": "evidence",
+    "verdict": "verdict",
+}
 _LEFT_OUT_IF_NARROW = ("preference u", "evidence z")
 _WIDE = 120  # columns
 _UNLIMITED = 10_000  # columns
@@ -240,12 +248,13 @@ _CAPTION = (
 )
 
 
-def show(table: RenderableType, *sentences: str) -> None:
-    """Print a table, then sentences without markup."""
+def show(table: RenderableType, *sentences: str, last: str) -> None:
+    """Print a table, then sentences without markup, and last a text whose lines are not broken."""
     console = _standard_output()
     console.print(table)
     for sentence in filter(None, sentences):
         console.print(sentence, markup=False, highlight=False)
+    console.print(last, markup=False, highlight=False, soft_wrap=True)
 
 
 def is_first_process() -> bool:
@@ -278,46 +287,40 @@ def observer_of_standard_error(doing: str = "auditing") -> RunObserver:
     return TerminalObserver(Console(stderr=True), doing) if sys.stderr.isatty() else LineObserver(doing)
 
 
-class _NamingObserver(SilentObserver):
-    """Keeps what is done with which model, and estimates the total time once.
+class LineObserver(SilentObserver):
+    """Lines on standard error: the estimated total time once, then the progress at most every 30 seconds.
 
     Args:
         doing: The activity, printed before the model's name.
     """
 
     def __init__(self, doing: str = "auditing") -> None:
-        self._doing, self._reads, self._estimated = doing, "text", False
+        self._doing, self._reads, self._estimated, self._last = doing, "text", False, 0.0
 
     def started(self, manifest: Mapping[str, Any], /) -> None:
         """Keep the names."""
         self._reads = str(manifest.get("reads") or "text")
         self._doing = f"{self._doing} {manifest.get('model')}"
 
-    def _estimate(self, progress: Progress) -> str | None:
-        """The estimated total time in words, once; None while it is unknown, and at the end."""
-        if self._estimated or progress.seconds_left is None or progress.fraction == 1:
-            return None
-        self._estimated = True
-        total = duration(progress.seconds + progress.seconds_left)
-        return f"about {total} in total, estimated from the first batch"
-
-
-class LineObserver(_NamingObserver):
-    """Lines on standard error: the estimated total time once, then the progress at most every 30 seconds."""
-
-    _last = 0.0
-
     def advanced(self, progress: Progress, /) -> None:
-        """Print a line if it is time."""
-        if estimate := self._estimate(progress):
-            say(f"{self._doing}: {estimate}")
+        """Show the progress; as soon as it can be estimated, the total time once."""
+        if not self._estimated and progress.seconds_left is not None and progress.fraction != 1:
+            self._estimated = True
+            total = duration(progress.seconds + progress.seconds_left)
+            self._say(f"about {total} in total, estimated from the first batch")
+        self._show(progress)
+
+    def _say(self, text: str) -> None:
+        say(f"{self._doing}: {text}")
+
+    def _show(self, progress: Progress) -> None:
         if progress.seconds - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = progress.seconds
             done = "" if progress.fraction is None else f"{100 * progress.fraction:.0f} %, "
-            say(f"{self._doing}: {done}{state(progress, self._reads)}")
+            self._say(f"{done}{state(progress, self._reads)}")
 
 
-class TerminalObserver(_NamingObserver):
+class TerminalObserver(LineObserver):
     """A progress bar with documents, tokens, tokens per second and the time left.
 
     Args:
@@ -341,16 +344,12 @@ class TerminalObserver(_NamingObserver):
         self._bar.update(self._task, description=self._doing)
         self._bar.start()
 
-    def advanced(self, progress: Progress, /) -> None:
-        """Draw the progress; as soon as it can be estimated, print the total time once."""
-        if estimate := self._estimate(progress):
-            self._bar.console.print(f"{estimate.capitalize()}.", highlight=False)
-        self._bar.update(
-            self._task,
-            total=None if progress.fraction is None else 1.0,
-            completed=progress.fraction or 0.0,
-            state=state(progress, self._reads),
-        )
+    def _say(self, text: str) -> None:
+        self._bar.console.print(f"{text.capitalize()}.", highlight=False)
+
+    def _show(self, progress: Progress) -> None:
+        total, shown = None if progress.fraction is None else 1.0, state(progress, self._reads)
+        self._bar.update(self._task, total=total, completed=progress.fraction or 0.0, state=shown)
 
     def finished(self) -> None:
         """Stop drawing and leave the last state on the screen."""
@@ -407,8 +406,6 @@ def show_result(report: AuditReport, folder: Path) -> None:
         report: The audit.
         folder: The folder of its files.
     """
-    import typer
-
     from fenchel.auditing.report import summary_sentence, terminal_table
 
     if unsolved := sum(head["not_converged"] for head in report.heads):
@@ -420,16 +417,15 @@ def show_result(report: AuditReport, folder: Path) -> None:
     if not is_first_process():
         return
     if not report.heads:
-        typer.echo(f"This shard has no documents; that is recorded in {folder}.")
+        _standard_output().print(
+            f"This shard has no documents; that is recorded in {folder}.", soft_wrap=True
+        )
         return
-    notes = [report.effects.note] if report.effects is not None and report.effects.note else []
-    notes += [pattern.found for pattern in report.suggestions[:1]]
-    command = report.importance.command
-    notes.append(report.importance.said if command is None else f"{report.importance.said} Next:")
-    show(terminal_table(report), summary_sentence(report), *notes)
-    if command is not None:
-        typer.echo(f"  {command}")
-    typer.echo(f"Report: {folder / 'report.html'}")
+    sentences = [summary_sentence(report), report.effects.note if report.effects else ""]
+    sentences += [pattern.found for pattern in report.suggestions[:1]]
+    command, last = report.importance.command, f"Report: {folder / 'report.html'}"
+    sentences.append(report.importance.said if command is None else f"{report.importance.said} Next:")
+    show(terminal_table(report), *sentences, last=last if command is None else f"  {command}\n{last}")
 
 
 def print_list(entries: Iterable[Entry]) -> None:
@@ -438,51 +434,39 @@ def print_list(entries: Iterable[Entry]) -> None:
 
     from fenchel.catalogue.registry import NOTES
 
-    console, by_family = _standard_output(), dict[str, list["Entry"]]()
-    for entry in entries:
-        by_family.setdefault(entry.family, []).append(entry)
-    left_out = () if console.width >= _WIDE else _LEFT_OUT_IF_NARROW
-    shown = [name for name in _COLUMNS if name not in left_out]
-    longest = max(len(entry.name) for members in by_family.values() for entry in members)
-    for family, members in by_family.items():
+    console, entries = _standard_output(), list(entries)
+    shown = [name for name in _COLUMNS if console.width >= _WIDE or name not in _LEFT_OUT_IF_NARROW]
+    longest = max(len(entry.name) for entry in entries)
+    for family, members in groupby(entries, lambda entry: entry.family):
         table = titled_table(family, *shown, left=shown)
         table.columns[0].no_wrap, table.columns[0].min_width = True, longest
-        for one in members:
-            row = (one.name, one.title, one.preference, one.evidence, one.verdict.value)
-            cells = zip(_COLUMNS, row, strict=True)
-            table.add_row(*(Text(cell) for heading, cell in cells if heading in shown))
+        for entry in members:
+            table.add_row(*(Text(getattr(entry, _COLUMNS[name])) for name in shown))
         console.print(table)
         if family in NOTES:
             console.print(Text(NOTES[family]))
-    if left_out:
+    if console.width < _WIDE:
         note = f"Preference and evidence are listed from {_WIDE} columns on, and for each: fenchel catalogue NAME."
         console.print(Text(note))
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     """Print one entry, and how far its estimators are from the exact solution on its example."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from fenchel.catalogue.registry import differences, entry_lines
 
-    console = Console()
-    console.print(entry.title, style="bold", markup=False, highlight=False)
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(no_wrap=True)
-    lines.add_column(overflow="fold")
+    console, lines = _standard_output(), Table.grid(padding=(0, 2))
     for label, line in entry_lines(entry):
-        lines.add_row(Text(label), Text(line))
-    console.print(lines)
-    measured = differences(entry, closeness, seed)
-    if not measured:
+        lines.add_row(Text(label, no_wrap=True), Text(line))
+    console.print(Text(entry.title, style="bold"), lines)
+    if not (measured := differences(entry, closeness, seed)):
         return
     under = f" under {closeness}" if closeness else ""
     headings = ("estimator", "gap, at most", "total variation from exact", "output from exact")
     table = titled_table(f"On its example{under}, seed {seed}", *headings, left=headings[:1])
     for row in measured:
-        numbers = (short(number) for number in (row.gap, row.total_variation, row.output))
+        numbers = map(short, (row.gap, row.total_variation, row.output))
         table.add_row(row.estimator.replace("_", " "), *numbers)
-    console.print(table)
-    console.print(Text(_CAPTION, style="dim"))
+    console.print(table, Text(_CAPTION, style="dim"))
