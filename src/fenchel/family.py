@@ -27,8 +27,18 @@ from typing_extensions import override
 from fenchel.blocks import Part
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.preference import AbstractPreference, Discrete
-from fenchel.preference.discrete import SMALL, centre
-from fenchel.tensors import column, dot, listed, needs_gradient, norm, summed, total, values_are_known
+from fenchel.tensors import (
+    SMALL,
+    centre,
+    column,
+    dot,
+    listed,
+    needs_gradient,
+    norm,
+    summed,
+    total,
+    values_are_known,
+)
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 

@@ -20,7 +20,7 @@ from fenchel.cumulants import CumulantFamily
 from fenchel.errors import ProblemError
 from fenchel.family import Block, CoupledFamily, Family, TemplateFamily
 from fenchel.preference import AbstractPreference, Discrete
-from fenchel.preference.abstract import check_mean_at_first_use, check_together
+from fenchel.preference.abstract import check_together
 from fenchel.tensors import (
     check_dtype,
     check_entries,
@@ -28,6 +28,7 @@ from fenchel.tensors import (
     check_type,
     has,
     positive_tensor,
+    values_are_known,
     widened,
 )
 
@@ -71,6 +72,34 @@ def tensors_of(thing: Any, name: str = "", seen: set[int] | None = None) -> Iter
         yield from tensors_of(part, part_name, seen)
 
 
+def _check_mean_at_first_use(preference: AbstractPreference) -> None:
+    """Check that a mean that is not the package's is the gradient of log M, near 0 in float64, once per class.
+
+    Raises:
+        ProblemError: If not.
+    """
+    if not preference.unchecked[0] or torch.compiler.is_compiling():
+        return
+    u = preference.to(torch.float64)
+    lam = torch.full((*u.lead, u.dim), 0.1, dtype=u.dtype, device=u.device)
+    reach = u.reach(torch.zeros_like(lam), lam)
+    lam = lam if reach is None else lam * (reach / 2).clamp(max=1).unsqueeze(-1)
+    try:
+        found, expected = u.tilted_mean(lam), AbstractPreference.tilted_mean(u, lam)
+    except RuntimeError:  # log_mgf is not differentiable, which is not required
+        preference.unchecked[0] = False
+        return
+    # Coordinates whose mean is 0 differ by rounding.
+    size = torch.maximum(found.abs(), expected.abs()).amax(-1, keepdim=True)
+    wrong = (found - expected).abs() > 1e-4 * size + 1e-8
+    if values_are_known(wrong) and bool(wrong.any()):
+        raise ProblemError(
+            f"tilted_mean of {type(u).__name__} is {found[wrong][0]:.6g} at lam = {lam[wrong][0]:.4g} in all "
+            f"coordinates; expected {expected[wrong][0]:.6g}, the gradient of its log_mgf"
+        )
+    preference.unchecked[0] = False
+
+
 def _checked_closeness(
     preference: AbstractPreference, closeness: AbstractCloseness | str | None
 ) -> AbstractCloseness:
@@ -86,7 +115,7 @@ def _checked_closeness(
             f"closeness is {closeness!r} and the preference a {type(preference).__name__}, which has no list of "
             "templates; expected fenchel.KL(), or a fenchel.Discrete preference"
         )
-    check_mean_at_first_use(preference)
+    _check_mean_at_first_use(preference)
     return closeness
 
 
@@ -167,7 +196,7 @@ class Problem(Generic[P_co]):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of computations and results: float32 or float64."""
-        return self.preference.dtype
+        return self.evidence.dtype
 
     @property
     def alpha_column(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks of tensors, mostly without reading elements; norms and sums.
+"""Checks of tensors, mostly without reading elements; norms, sums and centres, and rows near uniform.
 
 Checks run in every call of attention, also while it is compiled, exported or transformed.
 """
@@ -238,22 +238,6 @@ def checked_argument(argument: str, value: Any, *, name: str | None = None) -> A
     return _REQUIRED[argument].check(argument if name is None else name, value, ProblemError)
 
 
-def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
-    """A number, or a tensor without dimensions on the device of another tensor.
-
-    Raises:
-        ProblemError: If it is neither.
-    """
-    if not isinstance(scale, Tensor):
-        return checked_argument("scale", scale)
-    check_tensor("scale", scale, "of one element, or a number")
-    if scale.numel() != 1:
-        raise ProblemError(f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element")
-    if scale.is_meta:
-        check_device("scale", scale, like.device)
-    return scale.to(like.device).reshape(())
-
-
 def positive_tensor(
     argument: str,
     value: float | Tensor,
@@ -368,25 +352,6 @@ def values_can_be_read(tensor: Tensor) -> bool:
     return not _is_mapped(tensor)
 
 
-def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
-    """Raise on NaN and infinity while torch's anomaly detection is on.
-
-    Args:
-        always: Whether to raise in any case, for estimators that read values on every device.
-        **tensors: By argument name.
-
-    Raises:
-        ProblemError: If so; the message names the first such tensor.
-    """
-    if not always and (torch.compiler.is_compiling() or not torch.is_anomaly_enabled()):
-        return
-    for name, tensor in tensors.items():
-        if tensor is not None and values_can_be_read(tensor) and not bool(torch.isfinite(tensor).all()):
-            raise ProblemError(
-                f"{name} contains NaN or infinity; every entry must be finite, including masked ones"
-            )
-
-
 def check_not_mapped(what: str, *tensors: Tensor | None) -> None:
     """Raise under ``torch.vmap``, which hides the values that the computation depends on.
 
@@ -419,20 +384,6 @@ def refuse_onnx(what: str) -> None:
         raise ProblemError(
             f"{what} cannot be exported to ONNX, which lacks the required operations; use torch.export"
         )
-
-
-def refuse_export(what: str, instead: str = "torch.compile") -> None:
-    """Raise during ``torch.export`` of a computation that depends on values.
-
-    Args:
-        what: The computation, for the message.
-        instead: What to use instead.
-
-    Raises:
-        ProblemError: If it is exporting.
-    """
-    if torch.compiler.is_exporting():
-        raise ProblemError(f"{what} depends on values and cannot be exported; use {instead}")
 
 
 def is_transformed() -> bool:
@@ -597,3 +548,38 @@ def summed(count: int) -> float:
     2019). Beyond 16 terms the bound is statistical.
     """
     return min(float(count), 8 + 2 * math.sqrt(count))
+
+
+def centre(vectors: Tensor, usable: Tensor | None) -> Tensor:
+    """The mean (..., 1, d) of the vectors (..., n, d) marked in ``usable`` (..., 1, n), or of all."""
+    if usable is None:
+        return vectors.mean(-2, keepdim=True)
+    some = usable.to(vectors.dtype)
+    return some @ vectors / some.sum(-1, keepdim=True).clamp(min=1)
+
+
+# Potentials up to this, in units of the modulus, use formulas without cancellation.
+SMALL = 0.5
+
+
+def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
+    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
+
+    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
+    """
+    e = torch.expm1(potential)
+    mass = (preference * e).sum(-1, keepdim=True)
+    return preference * (e - mass) / (1 + mass)
+
+
+def counted_and_small(
+    exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
+) -> tuple[Tensor, Tensor]:
+    """Exponents, 0 where masked, (..., m, n), and the rows with absolute values within a level, bool (..., m, 1)."""
+    if log_weights is not None:
+        masked = torch.isneginf(log_weights)
+        if not values_are_known(exponents) or bool(masked.any()):
+            exponents = exponents.masked_fill(masked, 0)
+    # Faster than the maximum absolute value, which would allocate an array.
+    largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
+    return exponents, largest <= level

@@ -15,8 +15,17 @@ from fenchel.closeness.sparse_weights import LEAST_LOG_WEIGHT
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
 from fenchel.preference.abstract import Replaceable, jacobian_of_gradient
-from fenchel.preference.discrete import SMALL, counted_and_small, near_displacement
-from fenchel.tensors import LINEAR, UNIT, checked_argument, column, positive_tensor, values_are_known
+from fenchel.tensors import (
+    LINEAR,
+    SMALL,
+    UNIT,
+    checked_argument,
+    column,
+    counted_and_small,
+    near_displacement,
+    positive_tensor,
+    values_are_known,
+)
 
 Operator = Callable[[Tensor], Tensor]
 

@@ -17,17 +17,17 @@ from fenchel.problem import tensors_of
 from fenchel.tensors import (
     HALF,
     MASK,
+    check_device,
     check_entries,
-    check_finite,
     check_flags,
     check_not_mapped,
     check_tensor,
     checked_argument,
-    checked_scale,
     is_under_autocast,
     log_weights,
     positive_tensor,
     values_are_known,
+    values_can_be_read,
     without_causal_bias,
 )
 
@@ -245,6 +245,25 @@ def _check_tensors(
     raise ProblemError(f"{wrong}: {shapes_of(dict(zip(names, tensors, strict=True)))}")
 
 
+def check_finite(*, always: bool = False, **tensors: Tensor | None) -> None:
+    """Raise on NaN and infinity while torch's anomaly detection is on.
+
+    Args:
+        always: Whether to raise in any case, for estimators that read values on every device.
+        **tensors: By argument name.
+
+    Raises:
+        ProblemError: If so; the message names the first such tensor.
+    """
+    if not always and (torch.compiler.is_compiling() or not torch.is_anomaly_enabled()):
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and values_can_be_read(tensor) and not bool(torch.isfinite(tensor).all()):
+            raise ProblemError(
+                f"{name} contains NaN or infinity; every entry must be finite, including masked ones"
+            )
+
+
 def refuse_overflow(output: Tensor, arguments: tuple[Tensor, ...], what: str, remedy: str) -> None:
     """Raise if the output of finite arguments is not finite; NaN in the arguments propagates.
 
@@ -269,6 +288,22 @@ def refuse_overflow(output: Tensor, arguments: tuple[Tensor, ...], what: str, re
 def shapes_of(tensors: dict[str, Tensor]) -> str:
     """Names and shapes, for messages."""
     return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+
+
+def checked_scale(scale: Any, like: Tensor) -> float | Tensor:
+    """A number, or a tensor without dimensions on the device of another tensor.
+
+    Raises:
+        ProblemError: If it is neither.
+    """
+    if not isinstance(scale, Tensor):
+        return checked_argument("scale", scale)
+    check_tensor("scale", scale, "of one element, or a number")
+    if scale.numel() != 1:
+        raise ProblemError(f"scale has shape {tuple(scale.shape)}; expected a number or one tensor element")
+    if scale.is_meta:
+        check_device("scale", scale, like.device)
+    return scale.to(like.device).reshape(())
 
 
 def _scale(scale: float | Tensor | None, query: Tensor, key: Tensor) -> tuple[float, Tensor]:

@@ -35,16 +35,15 @@ from fenchel.estimators.implicit import (
 from fenchel.family import Block, TemplateFamily
 from fenchel.functional.arguments import (
     AttentionArguments,
+    check_finite,
     compute_dtype,
     normalised_log_weights,
     without_autocast,
 )
 from fenchel.tensors import (
-    check_finite,
     checked_argument,
     is_transformed,
     log_weights,
-    refuse_export,
     values_are_known,
 )
 
@@ -273,6 +272,20 @@ def with_row_gradients(
         return to_evidence, to_templates, to_preference, to_alpha, *(None,) * len(ctx.options)
 
     return with_gradient(operator, backward, remember)
+
+
+def refuse_export(what: str, instead: str = "torch.compile") -> None:
+    """Raise during ``torch.export`` of a computation that depends on values.
+
+    Args:
+        what: The computation, for the message.
+        instead: What to use instead.
+
+    Raises:
+        ProblemError: If it is exporting.
+    """
+    if torch.compiler.is_exporting():
+        raise ProblemError(f"{what} depends on values and cannot be exported; use {instead}")
 
 
 COMPILER = "torch._dynamo"

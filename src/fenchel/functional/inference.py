@@ -27,6 +27,7 @@ from fenchel.estimators.exact_solver import check_reached, solved_block
 from fenchel.family import Block
 from fenchel.functional.arguments import (
     broadcast_leading,
+    check_finite,
     checked,
     checked_closeness,
     compute_dtype,
@@ -48,7 +49,7 @@ from fenchel.functional.output import (
 )
 from fenchel.preference import Discrete, GaussianMixture
 from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import check_finite, check_type, checked_argument, is_transformed, refuse_onnx
+from fenchel.tensors import check_type, checked_argument, is_transformed, refuse_onnx
 
 T = TypeVar("T")
 

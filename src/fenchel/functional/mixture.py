@@ -11,11 +11,16 @@ from typing_extensions import override
 
 from fenchel.closeness import KL
 from fenchel.estimators import FirstOrder, SecondOrder
-from fenchel.functional.arguments import AttentionArguments, compute_dtype, refuse_overflow
+from fenchel.functional.arguments import (
+    AttentionArguments,
+    checked_scale,
+    compute_dtype,
+    refuse_overflow,
+)
 from fenchel.functional.exact import check_second_order, with_one_covariance
 from fenchel.functional.inference import Inference, Options, ProblemRows, Variant, infer
 from fenchel.functional.output import AttentionCertificate, output_at, weights_at, with_one_width
-from fenchel.tensors import check_entries, check_tensor, checked_scale
+from fenchel.tensors import check_entries, check_tensor
 
 
 class MixtureInference(Inference):

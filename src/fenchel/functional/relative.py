@@ -16,6 +16,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import FirstOrder
 from fenchel.functional.arguments import (
     AttentionArguments,
+    check_finite,
     checked_closeness,
     compute_dtype,
     dropped,
@@ -23,7 +24,7 @@ from fenchel.functional.arguments import (
 )
 from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
 from fenchel.functional.output import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
-from fenchel.tensors import WHOLE, check_finite, check_indices, check_tensor, is_onnx_export, summed
+from fenchel.tensors import WHOLE, check_indices, check_tensor, is_onnx_export, summed
 
 
 class RelativeInference(Inference):

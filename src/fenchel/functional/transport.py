@@ -19,6 +19,8 @@ from fenchel.estimators import FirstOrder
 from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
     AttentionArguments,
+    check_finite,
+    checked_scale,
     compute_dtype,
     normalised_log_weights,
     positive_column,
@@ -26,21 +28,18 @@ from fenchel.functional.arguments import (
     under_autocast,
     without_autocast,
 )
-from fenchel.functional.exact import untraced
+from fenchel.functional.exact import refuse_export, untraced
 from fenchel.functional.inference import Inference, Options, Variant, infer, solved_dual_point
 from fenchel.functional.output import AttentionCertificate
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.tensors import (
     BOOL,
-    check_finite,
     check_not_mapped,
     check_tensor,
     checked_argument,
-    checked_scale,
     is_on_host,
     may_attend,
-    refuse_export,
     values_are_known,
 )
 

@@ -27,7 +27,6 @@ from fenchel.tensors import (
     has,
     is_under_autocast,
     summed,
-    values_are_known,
     widened,
 )
 
@@ -331,32 +330,32 @@ class AbstractPreference(Convertible):
         return self._described(f"dim={self.dim}")
 
 
-def check_mean_at_first_use(preference: AbstractPreference) -> None:
-    """Check that a mean that is not the package's is the gradient of log M, near 0 in float64, once per class.
+class AbstractWeighted(AbstractPreference):
+    """A preference with log weights, which are normalised: rounded sums of what is given.
 
-    Raises:
-        ProblemError: If not.
+    Attributes:
+        log_weights: Log w, normalised, (..., m or 1, n).
     """
-    if not preference.unchecked[0] or torch.compiler.is_compiling():
-        return
-    u = preference.to(torch.float64)
-    lam = torch.full((*u.lead, u.dim), 0.1, dtype=u.dtype, device=u.device)
-    reach = u.reach(torch.zeros_like(lam), lam)
-    lam = lam if reach is None else lam * (reach / 2).clamp(max=1).unsqueeze(-1)
-    try:
-        found, expected = u.tilted_mean(lam), AbstractPreference.tilted_mean(u, lam)
-    except RuntimeError:  # log_mgf is not differentiable, which is not required
-        preference.unchecked[0] = False
-        return
-    # Coordinates whose mean is 0 differ by rounding.
-    size = torch.maximum(found.abs(), expected.abs()).amax(-1, keepdim=True)
-    wrong = (found - expected).abs() > 1e-4 * size + 1e-8
-    if values_are_known(wrong) and bool(wrong.any()):
-        raise ProblemError(
-            f"tilted_mean of {type(u).__name__} is {found[wrong][0]:.6g} at lam = {lam[wrong][0]:.4g} in all "
-            f"coordinates; expected {expected[wrong][0]:.6g}, the gradient of its log_mgf"
-        )
-    preference.unchecked[0] = False
+
+    rows = ("log_weights", "_original")
+    log_weights: Tensor
+    _original: Tensor | None = None
+
+    def _set_weights(self, original: Tensor) -> None:
+        self.log_weights = original.log_softmax(-1)
+        if self.dtype != torch.float64:
+            # Normalising rounds; conversion to another dtype normalises the original log weights.
+            self._original = original.detach()
+
+    @override
+    def to(self, dtype: torch.dtype) -> Self:
+        made = super().to(dtype)
+        if made is self:
+            return made
+        given = made._original
+        if given is None or (made.log_weights.requires_grad and torch.is_grad_enabled()):
+            given = made.log_weights
+        return made._changed(log_weights=given.log_softmax(-1), _original=None)
 
 
 def of_source(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,48 +12,20 @@ from torch.distributions import Distribution
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractPreference, Shape, checked_parameter, checked_sample_shape
+from fenchel.preference.abstract import AbstractWeighted, Shape, checked_parameter, checked_sample_shape
 from fenchel.tensors import (
     MASK,
+    centre,
     check_entries,
     check_tensor,
+    counted_and_small,
     first_index,
     is_causal_bias,
     log_weights,
+    near_displacement,
     values_are_known,
     without_causal_bias,
 )
-
-# Potentials up to this, in units of the modulus, use formulas without cancellation.
-SMALL = 0.5
-
-
-class AbstractWeighted(AbstractPreference):
-    """A preference with log weights, which are normalised: rounded sums of what is given.
-
-    Attributes:
-        log_weights: Log w, normalised, (..., m or 1, n).
-    """
-
-    rows = ("log_weights", "_original")
-    log_weights: Tensor
-    _original: Tensor | None = None
-
-    def _set_weights(self, original: Tensor) -> None:
-        self.log_weights = original.log_softmax(-1)
-        if self.dtype != torch.float64:
-            # Normalising rounds; conversion to another dtype normalises the original log weights.
-            self._original = original.detach()
-
-    @override
-    def to(self, dtype: torch.dtype) -> Self:
-        made = super().to(dtype)
-        if made is self:
-            return made
-        given = made._original
-        if given is None or (made.log_weights.requires_grad and torch.is_grad_enabled()):
-            given = made.log_weights
-        return made._changed(log_weights=given.log_softmax(-1), _original=None)
 
 
 class Discrete(AbstractWeighted):
@@ -244,14 +216,6 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
     return result
 
 
-def centre(vectors: Tensor, usable: Tensor | None) -> Tensor:
-    """The mean (..., 1, d) of the vectors (..., n, d) marked in ``usable`` (..., 1, n), or of all."""
-    if usable is None:
-        return vectors.mean(-2, keepdim=True)
-    some = usable.to(vectors.dtype)
-    return some @ vectors / some.sum(-1, keepdim=True).clamp(min=1)
-
-
 def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
     """The centre of the vectors that are not masked for all queries, without gradient."""
     return centre(vectors.detach(), (log_weights > -torch.inf).any(-2, keepdim=True))
@@ -280,16 +244,6 @@ def picked(parameter: Tensor, index: Tensor, dims: int) -> Tensor:
     return torch.take_along_dim(padded, at, -dims - 1).squeeze(-dims - 1)
 
 
-def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
-    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
-
-    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
-    """
-    e = torch.expm1(potential)
-    mass = (preference * e).sum(-1, keepdim=True)
-    return preference * (e - mass) / (1 + mass)
-
-
 def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
     r""":math:`r - w` for :math:`r \propto we^x`, (..., m, n), without cancellation where x is small."""
     w = log_weights.exp()
@@ -297,19 +251,6 @@ def displacement(exponents: Tensor, log_weights: Tensor, r: Tensor) -> Tensor:
     if values_are_known(exponents) and not bool(small.any()):
         return r - w
     return torch.where(small, near_displacement(counted.where(small, 0), w), r - w)
-
-
-def counted_and_small(
-    exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
-) -> tuple[Tensor, Tensor]:
-    """Exponents, 0 where masked, (..., m, n), and the rows with absolute values within a level, bool (..., m, 1)."""
-    if log_weights is not None:
-        masked = torch.isneginf(log_weights)
-        if not values_are_known(exponents) or bool(masked.any()):
-            exponents = exponents.masked_fill(masked, 0)
-    # Faster than the maximum absolute value, which would allocate an array.
-    largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
-    return exponents, largest <= level
 
 
 def log_mean_exp(plain: Tensor, centred: Tensor, at_center: Tensor, log_weights: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from fenchel.errors import ProblemError
 from fenchel.preference.abstract import (
     AbstractPreference,
+    AbstractWeighted,
     Shape,
     check_together,
     checked_parameter,
@@ -21,16 +22,14 @@ from fenchel.preference.abstract import (
 )
 from fenchel.preference.covariance import checked_covariance
 from fenchel.preference.discrete import (
-    AbstractWeighted,
     center_of,
     checked_log_weights,
-    counted_and_small,
     displacement,
     drawn_indices,
     log_mean_exp,
     picked,
 )
-from fenchel.tensors import HALF, first_index, values_are_known
+from fenchel.tensors import HALF, counted_and_small, first_index, values_are_known
 
 
 class Gaussian(AbstractPreference):
