@@ -396,7 +396,7 @@ class TemplateFamily(Family):
 
     @override
     def rounding(self, lam: Tensor, *, accurate: bool) -> Tensor:
-        if not self.closeness.is_softmax and (accurate or lam.dtype != torch.float64):
+        if not self.closeness.is_softmax and lam.dtype != torch.float64:
             return super().rounding(lam, accurate=accurate)
         unit, (n, k), length = torch.finfo(lam.dtype).eps / 2, self.templates.shape[-2:], norm(lam)
         of_logits = (summed(k) + 8) * unit * length * self.radius

@@ -30,6 +30,7 @@ of :math:`x = \log r`, smooth in a down to 0, near which the quotients are evalu
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -110,9 +111,9 @@ def curvature_weights(
 ) -> Tensor:
     r"""The q of the curvature :math:`\operatorname{diag} q - qq^\top/\sum q` at weights p (..., n), 0 where p is 0."""
     if isinstance(a, float) and a == 1 and not csiszar:
-        return (weights > 0).to(weights.dtype)
+        return weights.sign()
     if isinstance(a, float) and a == 0.5 and not csiszar:
-        return torch.where(weights > 0, weights, 1).sqrt().masked_fill(weights <= 0, 0)
+        return weights.clamp(min=torch.finfo(weights.dtype).tiny).sqrt() * weights.sign()
     positive, log_p = log_of_positive(weights)
     exponent = (1 - a) * log_p
     if csiszar:
@@ -270,6 +271,9 @@ MOST_STEPS = 100
 # Number of steps on an accelerator, where convergence is not checked.
 STEPS_UNSEEN = 40
 
+# Number of templates from which the threshold starts from that of the largest of every four.
+LEAST_COUNT_TO_GROUP = 64
+
 # Size of a working array, which is read and written in every step.
 CHUNK_BYTES = 2**19
 
@@ -305,10 +309,12 @@ def threshold_weights(
         return _solved(f, log_u, rows_of_a, csiszar).reshape(shape)
     result = torch.empty_like(f, memory_format=torch.contiguous_format)
     each = max(1, CHUNK_BYTES // (n * f.element_size())) if f.device.type == "cpu" else len(f)
+    spare = f.new_empty(3, min(each, len(f)), n)
     for rows in spans(len(f), each):
         log_u_here = None if log_u is None else part_of(log_u, (rows,))
         a_here = part_of(rows_of_a, (rows,)) if isinstance(rows_of_a, Tensor) else rows_of_a
-        result[rows] = _solved(f[rows], log_u_here, a_here, csiszar)
+        here = f[rows]
+        result[rows] = _solved(here, log_u_here, a_here, csiszar, spare[:, : len(here)])
     return result.reshape(shape)
 
 
@@ -325,7 +331,9 @@ def _rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     return tensor.expand(shape).reshape(-1, shape[-1])
 
 
-def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> Tensor:
+def _solved(
+    f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool, spare: Tensor | None = None
+) -> Tensor:
     if csiszar and f.dtype == torch.float32:
         # Scores may be much larger than their differences.
         log_u = None if log_u is None else log_u.double()
@@ -336,7 +344,7 @@ def _solved(f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -
     if log_u is None and csiszar:
         log_u = torch.zeros_like(f[:1]).log_softmax(-1)
     if least >= DIRECT_FROM:
-        return _Powers(f, log_u, 1.0 if least == 1 else a, csiszar).solve()
+        return _Powers(f, log_u, 1.0 if least == 1 else a, csiszar, spare).solve()
     clamped = a.clamp(min=LEAST_ORDER) if isinstance(a, Tensor) else max(a, LEAST_ORDER)
     return _Logarithms(f, log_u, clamped, csiszar).solve()
 
@@ -363,37 +371,57 @@ class _Powers:
     # Rounding error of a sum of weights, in units of rounding.
     _noise = 8.0
 
-    def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
-        self._a, self._weight = a, None
+    def __init__(
+        self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool, spare: Tensor | None
+    ) -> None:
+        self._a, self._weight, self._grouped = a, None, not csiszar
+        x, self._t, self._q = f.new_empty(3, *f.shape) if spare is None else spare
         self._order = None if isinstance(a, Tensor) else 1 + a
         if log_u is None:
             # The largest score is subtracted before scores are multiplied and shifted, which would round them.
-            x = (f - f.amax(-1, keepdim=True)).mul_(a)
-            self._x = x.add_(1)
+            self._x = torch.sub(f, f.amax(-1, keepdim=True), out=x).mul_(a).add_(1)
         elif csiszar:
             masked = log_u < LEAST_LOG_WEIGHT
             self._weight = log_u.masked_fill(masked, -torch.inf).exp()
-            x = (f * a).masked_fill_(masked, -torch.inf)
+            x = torch.mul(f, a, out=x).masked_fill_(masked, -torch.inf)
             self._x = _from_whole(x, (log_u.clamp(min=LEAST_LOG_WEIGHT) * -a).exp_())
         else:
-            x = f.masked_fill(log_u < LEAST_LOG_WEIGHT, -torch.inf)
-            x = x.sub_(x.amax(-1, keepdim=True)).mul_(a).add_((log_u * a).exp_())
+            # A comparison of every entry takes longer than the rest.
+            if not values_are_known(log_u) or bool(log_u.amin() < LEAST_LOG_WEIGHT):
+                f = f.masked_fill(log_u < LEAST_LOG_WEIGHT, -torch.inf)
+            torch.sub(f, f.amax(-1, keepdim=True), out=x)
+            x = (x if self._order == 2 else x.mul_(a)).add_((log_u * a).exp_())
             self._x = x.sub_(x.amax(-1, keepdim=True).sub_(1))
-        self._t, self._q = torch.empty_like(x), torch.empty_like(x)
 
     def solve(self) -> Tensor:
         """The weights, (r, n)."""
         eps, known = torch.finfo(self._x.dtype).eps, values_are_known(self._x)
-        total = step = tau = torch.zeros_like(self._x[:, :1])
+        total = step = tau = self._start(known)
         for _ in range(MOST_STEPS if known else STEPS_UNSEEN):
             total, slope = self._sums(tau)
             step = self._step(total, slope)
             # Comparisons with NaN are false.
-            going = step.abs() > torch.maximum(self._noise * eps * total / slope, eps * tau)
+            going = step.abs() > eps * torch.maximum(self._noise * total / slope, tau)
             if known and not bool(going.any()):
                 break
             tau = torch.where(going, tau + step, tau)
         return self._weights(tau.masked_fill(total.isnan(), torch.nan), step)
+
+    def _start(self, known: bool) -> Tensor:
+        """A τ from 0 to the root: near the root for the largest of every four differences alone, which is not above."""
+        x = self._x
+        tau = torch.zeros_like(x[:, :1])
+        if not known or not self._grouped or x.shape[-1] < LEAST_COUNT_TO_GROUP:
+            return tau
+        n = x.shape[-1]
+        rest = n % 4
+        largest = x[:, : n - rest].unflatten(-1, (4, -1)).amax(1)
+        torch.maximum(largest[:, :rest], x[:, n - rest :], out=largest[:, :rest])
+        some = copy.copy(self)
+        some._x, some._t, some._q = largest, torch.empty_like(largest), torch.empty_like(largest)
+        for _ in range(3):
+            tau = tau + self._step(*some._sums(tau))
+        return tau
 
     def _step(self, total: Tensor, slope: Tensor) -> Tensor:
         return (total - (1 if self._order == 2 else total.pow(1 - self._a))) / slope
@@ -405,10 +433,10 @@ class _Powers:
         """S and Q, (r, 1)."""
         t = self._differences(tau)
         if self._order == 2:
-            # Differences are the weights: their sum is faster than an inner product.
-            q = torch.sign(t, out=self._q)
             if self._weight is None:
-                return t.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
+                # Differences are the weights: their sum is faster than an inner product.
+                return t.sum(-1, keepdim=True), t.sign_().sum(-1, keepdim=True)
+            q = torch.sign(t, out=self._q)
         else:
             q = t if self._order == 1.5 else torch.pow(t, 1 / self._a - 1, out=self._q)
         if self._weight is not None:
@@ -421,7 +449,7 @@ class _Powers:
     def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
         # The last step is too small to be added to τ; differences that were 0 stay 0.
         t = self._differences(tau)
-        p = t.sub_(torch.where(t > 0, step, 0)).clamp_(min=0)
+        p = t.addcmul_(torch.sign(t, out=self._q), step, value=-1).clamp_(min=0)
         p = p if self._order == 2 else p.mul_(p) if self._order == 1.5 else p.pow_(1 / self._a)
         return p if self._weight is None else p.mul_(self._weight)
 
@@ -434,6 +462,7 @@ class _Logarithms(_Powers):
     """
 
     _noise = -4 * LEAST_LOG_WEIGHT
+    _grouped = False
 
     def __init__(self, f: Tensor, log_u: Tensor | None, a: float | Tensor, csiszar: bool) -> None:
         if log_u is None:

@@ -37,7 +37,7 @@ from fenchel.family import Block, Point
 from fenchel.tensors import dot, index_of, norm, reference_norm, total, values_are_known
 
 # Maximum number of fixed-point iterations; rows of trained models take 3 to 5.
-MAX_MIXINGS = 8
+MAX_MIXINGS = 12
 
 DAMPING = 0.8
 
