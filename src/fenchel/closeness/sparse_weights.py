@@ -21,8 +21,9 @@ is a weighted norm of :math:`[x - \tau]_+`, convex and decreasing, and piecewise
 .. math:: \tau \leftarrow \tau + \frac{S - S^{1-a}}{Q}, \qquad S = \sum_i p_i, \qquad
           Q = \sum_i w_i\,[x_i - \tau]_+^{1/a - 1}.
 
-At a = 1 this is Michelot's algorithm, which finds the support after finitely many steps; for other a it usually takes
-three to six. The last step is added to the differences :math:`x_i - \tau` instead of τ.
+At a = 1 this is Michelot's algorithm, which finds the support after finitely many steps; it usually takes three to six.
+N of some of the templates is at most N, and so is its root: in the Bregman form the method starts near that of the
+largest of every four x. The last step is added to the differences :math:`x_i - \tau` instead of τ.
 
 Deformed logarithms :math:`\ln_a r = (r^a - 1)/a`, whose inverse is :math:`\exp_a(s) = [1 + as]_+^{1/a}`, are functions
 of :math:`x = \log r`, smooth in a down to 0, near which the quotients are evaluated by their series.

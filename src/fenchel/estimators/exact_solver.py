@@ -3,7 +3,7 @@ r"""The exact solver: mixing, Newton's method if that stalls, and float64 if rou
 A row has converged when its certificate, :math:`\alpha\lVert z - \lambda/\alpha - s(\lambda)\rVert` and a bound on the
 rounding errors of it, is at most ``tol`` times ‖λ‖. The methods are described in ``docs/exact-solver.md``; in detail:
 
-* Mixing: a row leaves when its residual fails to halve twice, and all leave after eight iterations. Over templates
+* Mixing: a row leaves when its residual fails to halve twice, and all leave after twelve iterations. Over templates
   :math:`p_i - u_i` in the shift is computed by ``expm1`` if potentials are small, which avoids a difference of means.
 * Newton's direction: conjugate gradients to a relative residual of 1/20, and a Cholesky factor for rows that need
   more than k/4 + 16 iterations, up to 1,024 coordinates.
