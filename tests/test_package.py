@@ -47,7 +47,7 @@ ORDER = [
     {"catalogue"},
     {"integrations"},
     {"run_options"},
-    {"bootstrap", "correlation", "drawing", "loading"},
+    {"bootstrap", "correlation", "drawing"},
     {"auditing", "swap"},
     {"comparing", "reproducing"},
     {"cli"},

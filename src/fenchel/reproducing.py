@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from fenchel.arguments import KINDS, Kind, checked
 from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import KIND_NAMES
+from fenchel.auditing.inputs import RunModel
 from fenchel.auditing.report.html import rendered_page
 from fenchel.auditing.run import audit
 from fenchel.auditing.statistics import AuditStatistics
@@ -21,7 +22,6 @@ from fenchel.errors import ModelError
 from fenchel.io.documents import open_documents
 from fenchel.io.runs import check_writable, write_text
 from fenchel.io.storage import Form, OpenRecord, check_json, write_document
-from fenchel.loading import RunModel
 from fenchel.run_options import ReproduceOptions, takes
 
 if TYPE_CHECKING:

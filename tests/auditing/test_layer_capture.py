@@ -13,13 +13,13 @@ from typing_extensions import override
 import fenchel
 from fenchel import Tsallis
 from fenchel.auditing.audit_report import AuditReport
+from fenchel.auditing.inputs import load_run
 from fenchel.auditing.report import render_html
 from fenchel.auditing.report.html import command
 from fenchel.errors import CaptureError, InputError, ModelError
 from fenchel.integrations.backend import use_backend
 from fenchel.integrations.capture import Capture
 from fenchel.integrations.sites import AttentionCall, AttentionSite
-from fenchel.loading import load_run
 from fenchel.nn import MultiheadAttention, use_estimator
 from fenchel.nn.evidence import Content
 from fenchel.nn.preference import AbstractPreference, AttentionInputs, Causal

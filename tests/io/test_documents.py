@@ -65,14 +65,15 @@ PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "": byt
 @pytest.mark.parametrize("form", ["csv", "tsv", "json", "jsonl", "csv.gz", "tsv.bz2", "ndjson.xz", "parquet"])
 def test_every_form_gives_the_same_texts_targets_and_labels(file, form):
     kept = ["NA", "012", "null", "né", "  a, b ", *["2020-01-01"] * 700, 'a "b"', "w " * 100_000]
-    rows = [{"text": text, "body": f"body {n}", "kind": n % 3} for n, text in enumerate(kept)]
+    rows = [{"text": text, "body": f"body {n}", "kind": n % 3, "is": n > 2} for n, text in enumerate(kept)]
     ending, _, packed = form.partition(".")
     path = file(f"some.{form}", PACKED[packed](table(ending, rows)))
     documents = open_documents(path, target_column="body")
     assert texts(documents) == [(n, n + 1, text) for n, text in enumerate(kept)]
     assert [document.target for document in documents] == [row["body"] for row in rows], "read again"
-    labels = [document.target for document in open_documents(path, text_column="body", label_column="kind")]
-    assert labels == [str(row["kind"]) for row in rows]
+    for column in ("kind", "is"):
+        labels = [one.target for one in open_documents(path, text_column="body", label_column=column)]
+        assert labels == [str(row[column]).lower() for row in rows]
 
 
 @pytest.mark.parametrize("packed", PACKED)
@@ -109,15 +110,19 @@ UNREADABLE: list[tuple[Any, Any, dict[str, Any], str]] = [
     ("some.csv", "text,text\na,b\n", {}, r"some\.csv has 2 columns 'text'\. Rename"),
     ("some.csv", "b,c\na,b", {}, r"some\.csv has no column 'text'; it has 'b', 'c'"),
     ("some.txt.gz", gzip.compress(b"hello world")[:-6], WHOLE, UNREAD),
-    ("some.json", '[{"text": "a"}, {', {}, r"some\.json is not JSON \(.*: column 18 "),
+    ("some.json", '[{"text": "a"}, {', {}, r"some\.json cannot be read as JSON \(.*: column 18 "),
     ("some.json", '[{"text": "a"}, {"text": 7}]', {}, r"row 2 of .*: column 'text' is of type int, not text"),
-    ("some.jsonl", '{"text": "a"}\n{"text": \n', {}, r"line 2 of .*some\.jsonl is not JSON \(.*; expected an object"),
+    ("some.jsonl", '{"text": "a"}\n{"text": \n', {}, r"line 2 of .* cannot be read as JSON \(.*; expected an object"),
     ("some.jsonl", '["a", "b"]\n', {}, r"line 1 of .* is a JSON list; expected an object"),
     ("some.jsonl", '{"b": "a", "c": "b"}\n', {}, r"line 1 of .* has no column 'text'; it has 'b', 'c'"),
     ("some.jsonl", '{"text": "a"}\n{"text": null}\n', {}, r"line 2 of .*: column 'text' is null, not text"),
     ("some.jsonl", '{"text": "w1 \\ud800 w2"}', {}, r"line 1 of .*: character 4 .* an unpaired surrogate"),
-    ("some.jsonl", '{"n": ' + "9" * 5000 + "}", {}, r"line 1 of .* is not JSON \(.*4300 digits"),
-    ("some.jsonl", '{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", {}, r"line 1 of .* is not JSON \(.*recursion"),
+    *(("some.txt", "a\nb\0", whole, r" of .* not valid text: character [24] is NUL") for whole in (WHOLE, {})),
+    ("some.csv", "text,b\na\0,b\n", {}, r"row 1 of .* character 2 is NUL\. Fix or drop"),
+    ("some.jsonl", '{"text": "a"}\n{"text": "a", "b": {"c": 1, "c": 2}}', {}, r"line 2 of .* has the key 'c' twice"),
+    ("some.json", '[{"text": "a", "text": "b"}]', {}, r"some\.json cannot .* has the key 'text' twice"),
+    ("some.jsonl", '{"n": ' + "9" * 5000 + "}", {}, r"line 1 of .* cannot be read as JSON \(.*4300 digits"),
+    ("some.jsonl", '{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", {}, r"line 1 of .* read as JSON .*recursion"),
     ("some.jsonl", json.dumps({f"k{k}": 1 for k in range(20_000)}), {}, r"no column 'text'; .* and 19990 more"),
     ("some.parquet", {"body": ["a"]}, {}, r"some\.parquet has no column 'text'; it has 'body'"),
     ("some.parquet", {"text": ["a"], "label": [None]}, {"label_column": "label"}, "'label' is null, not text or"),

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from fenchel.errors import InputError
-from fenchel.io.batches import PatchGrid
-from fenchel.io.images import ImageBatches, open_images, patch_images
+from fenchel.io.batches import PatchGrid, PatchImages
+from fenchel.io.images import ImageBatches, open_images
 from fenchel.io.runs import Shard
 from tests.io.test_documents import table
 from tests.vision_models import image_folder
@@ -140,7 +140,7 @@ def test_thumbnails_are_the_images_as_the_model_saw_them() -> None:
     smooth = torch.nn.functional.interpolate(
         torch.rand(1, 3, 3, 3, generator=generator), (210, 130), mode="bilinear"
     )
-    pictures: Any = patch_images((smooth - 0.5) / 0.25, Whole, Whole)
+    pictures: Any = PatchImages.of((smooth - 0.5) / 0.25, Whole, Whole)
     kind, _, content = pictures.thumbnail(0).partition(",")
     assert kind == "data:image/jpeg;base64"
     drawn = Image.open(io.BytesIO(base64.b64decode(content)))
@@ -152,8 +152,8 @@ def test_thumbnails_are_the_images_as_the_model_saw_them() -> None:
 
 
 def test_patches_are_told_from_other_positions() -> None:
-    pictures: Any = patch_images(torch.zeros(1, 3, 8, 12), Whole)
+    pictures: Any = PatchImages.of(torch.zeros(1, 3, 8, 12), Whole)
     expected = [None, PatchGrid(2, 3, 0), PatchGrid(2, 3, 2), None]
     assert [pictures.grid(positions) for positions in (5, 6, 8, 100)] == expected
-    assert patch_images(torch.zeros(1, 3, 8, 8), object()) is None
-    assert patch_images(None, Whole) is None
+    assert PatchImages.of(torch.zeros(1, 3, 8, 8), object()) is None
+    assert PatchImages.of(None, Whole) is None

@@ -62,9 +62,11 @@ def test_shards_share_documents_and_limits(monkeypatch):
     with pytest.raises(InputError, match=r"WORLD_SIZE is 3 but RANK is not set"):
         Shard.from_environment()
     for text, message in (
-        *((text, rf"'{text}' is not of the form i/n") for text in ("3", "a/b", "")),
-        ("4/4", r"shard 4/4 does not exist: shards go from 0/4 to 3/4"),
-        ("0/0", r"there must be at least 1"),
+        *((text, rf"shard is '{text}'; expected i/n or \(i, n\)") for text in ("3", "a/b", "")),
+        *(
+            (text, rf"shard {text} does not exist; expected i/n with i from 0 to n - 1")
+            for text in ("4/4", "0/0")
+        ),
     ):
         with pytest.raises(InputError, match=message):
             Shard.of(text)

@@ -23,7 +23,6 @@ from fenchel.io.storage import (
     check_json,
     json_text,
     read_document,
-    sealed_text,
     write_document,
     write_json,
 )
@@ -111,7 +110,9 @@ def test_anybody_can_check_a_digest_as_the_documentation_says(tmp_path: Path) ->
 
 
 def test_another_layout_is_refused_and_other_line_ends_are_not(tmp_path: Path) -> None:
-    path, sealed = tmp_path / "note.json", sealed_text(NOTE, VALUES)
+    path = tmp_path / "note.json"
+    write_document(path, NOTE, VALUES)
+    sealed = path.read_text()
     twice = sealed.replace('"weight": 0.1', '"weight": 0.2,\n "weight": 0.1')
     for text in (json.dumps(json.loads(sealed)), twice):
         path.write_text(text)
@@ -184,7 +185,6 @@ def test_a_folder_is_made_and_cleared_of_what_was_left_half_written(tmp_path: Pa
     folder = tmp_path / "a" / "b"
     check_writable(folder)
     (folder / ".fenchel-heads.json-12ab").write_text("half")
-    (folder / ".fenchel-figures").mkdir()
     (folder / "heads.json").write_text("[]")
     check_writable(folder)
     assert [entry.name for entry in folder.iterdir()] == ["heads.json"]

@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from fenchel.auditing.inputs import load_run
 from fenchel.cli import main
 from fenchel.correlation import spearman
 from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.integrations.transformers import load_model, use_backend
 from fenchel.io.images import open_images
-from fenchel.loading import load_run
 from fenchel.nn import use_estimator
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Condition

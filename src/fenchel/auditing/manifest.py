@@ -11,6 +11,7 @@ from torch import nn
 
 from fenchel import __version__
 from fenchel.arguments import number_of
+from fenchel.auditing.inputs import device_and_dtype
 from fenchel.closeness.tsallis import ORDERS_OF_HEADS, Tsallis, closeness_of, name_of
 from fenchel.errors import ModelError
 from fenchel.integrations.backend import inference_of, own_estimators
@@ -26,12 +27,10 @@ from fenchel.io.storage import (
     Seed,
     Sha256,
 )
-from fenchel.loading import device_and_dtype
 from fenchel.nn.inference import attention_layers
 
 if TYPE_CHECKING:
-    from fenchel.auditing.inputs import Batches
-    from fenchel.loading import LoadedRun, RunModel
+    from fenchel.auditing.inputs import Batches, LoadedRun, RunModel
     from fenchel.run_options import AuditOptions
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,19 @@ from torch import Tensor, nn
 from fenchel.auditing.audit_report import AUDIT, AuditReport
 from fenchel.auditing.example_search import ExampleSearch
 from fenchel.auditing.heads import AttentionModule
-from fenchel.auditing.inputs import Batches, Texts, opened_batches, opened_documents
+from fenchel.auditing.inputs import (
+    Batches,
+    RunModel,
+    Texts,
+    load_run,
+    on_device,
+    opened_batches,
+    opened_documents,
+    refuse_beside_loader,
+    refuse_texts_as_tokenizer,
+    running,
+    seeded,
+)
 from fenchel.auditing.manifest import check_model_closeness, describe, in_order
 from fenchel.auditing.measure import MeasuredCall, measure, require_fewer, sample_size, sampled_queries
 from fenchel.auditing.statistics import AuditStatistics
@@ -24,17 +37,8 @@ from fenchel.integrations.registry import attending_modules
 from fenchel.integrations.sites import AttentionCall, AttentionSite
 from fenchel.integrations.transformers import swaps_whole_model
 from fenchel.io.batches import Batch
-from fenchel.io.runs import Progress, ProgressClock, SavingPace
+from fenchel.io.runs import Progress, ProgressClock
 from fenchel.io.storage import ParquetTable
-from fenchel.loading import (
-    RunModel,
-    load_run,
-    on_device,
-    refuse_beside_loader,
-    refuse_texts_as_tokenizer,
-    running,
-    seeded,
-)
 from fenchel.run_options import AuditOptions, takes
 
 if TYPE_CHECKING:
@@ -126,7 +130,7 @@ class AuditRun:
 
     def __post_init__(self) -> None:
         state, self._saved = self.state, self.state.cursor
-        self._pace = SavingPace(self.options.checkpoint_seconds)
+        self._saved_at = time.monotonic()
         self._tokens = TokenClassifier()
         self._examples = ExampleSearch(state.far_queries, state.matrices, self.options)
         self._cost = TwinCost()
@@ -190,7 +194,8 @@ class AuditRun:
 
     def save_if_due(self) -> None:
         """Save everything counted so far if a part of a table is full, or enough time has passed."""
-        if any(table.full for table in self.state.tables) or (self.options.folder and self._pace.due):
+        is_due = time.monotonic() - self._saved_at >= self.options.checkpoint_seconds
+        if any(table.full for table in self.state.tables) or (self.options.folder and is_due):
             self._save()
 
     def _save(self) -> None:
@@ -203,7 +208,7 @@ class AuditRun:
             if self.options.folder is not None:
                 self.state.write(self.options.folder)
             self._saved = cursor
-        self._pace.saved()
+        self._saved_at = time.monotonic()
 
     def finish(self) -> AuditReport:
         """Write every file of the audit, and mark it as finished when all are there."""

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from fenchel.arguments import reason_of
+from fenchel.auditing.inputs import seeded
 from fenchel.errors import ModelError
 from fenchel.io.runs import ProgressClock
-from fenchel.loading import seeded
 from fenchel.nn.estimator_switch import carry_over
 from fenchel.nn.inference import attention_layers
 

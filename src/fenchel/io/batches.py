@@ -7,7 +7,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -58,14 +58,35 @@ class PatchImages:
     Attributes:
         pixels: (B, C, H, W).
         patch: Height and width of a patch.
-        mean: Mean by which each channel, scaled to [0, 1], was normalised; None if unknown.
+        mean: (C, 1, 1) mean by which each channel, scaled to [0, 1], was normalised; None if unknown.
         deviation: Standard deviation likewise.
     """
 
     pixels: Tensor
     patch: tuple[int, int]
-    mean: tuple[float, ...] | None = None
-    deviation: tuple[float, ...] | None = None
+    mean: Tensor | None = None
+    deviation: Tensor | None = None
+
+    @classmethod
+    def of(cls, pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
+        """The images of a batch; None if there are none, or the model does not cut them into patches.
+
+        Args:
+            pixels: (B, C, H, W), or None.
+            config: The model's configuration, with a ``patch_size``.
+            processor: The image processor, with ``image_mean`` and ``image_std``.
+        """
+        size: Any = getattr(config, "patch_size", None)
+        patch: Any = tuple(size) if isinstance(size, list | tuple) else (size, size)
+        is_pair = len(patch) == 2 and all(isinstance(side, int) and side > 0 for side in patch)
+        if pixels is None or pixels.dim() != 4 or not is_pair:
+            return None
+        moments = list[Tensor]()
+        if getattr(processor, "do_normalize", False):
+            numbers = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
+            given = [torch.tensor(one).double().reshape(-1, 1, 1) for one in numbers if one is not None]
+            moments = [one for one in given if len(one) in (1, pixels.shape[1])]
+        return cls(pixels, patch, *(moments if len(moments) == 2 else ()))
 
     def grid(self, positions: int) -> PatchGrid | None:
         """The grid of patches in a sequence of this length; None if they do not fit it, as after merging patches."""
@@ -80,12 +101,9 @@ class PatchImages:
 
         pixels = self.pixels[row].detach().double().cpu()
         if self.mean is not None and self.deviation is not None:
-            mean, deviation = (
-                torch.tensor(values).double()[:, None, None] for values in (self.mean, self.deviation)
-            )
-            pixels = pixels * deviation + mean
+            pixels = pixels * self.deviation + self.mean
         else:
-            low, high = pixels.min(), pixels.max()
+            low, high = pixels.aminmax()
             pixels = (pixels - low) / (high - low).clamp(min=1e-12)
         height, width = (
             size // patch * patch for size, patch in zip(pixels.shape[-2:], self.patch, strict=True)
@@ -203,16 +221,10 @@ class Batch:
             )
         if parts == 1:
             return self
-        return replace(
-            self,
-            inputs={},
-            counted=None,
-            counted_decoder=None,
-            ids=None,
-            ids_decoder=None,
-            documents=tuple(document for document in self.documents for _ in range(parts)),
-            windows=tuple(range(1, parts + 1)) * rows,
-            pictures=None,
+        documents = (document for document in self.documents for _ in range(parts))
+        windows = tuple(range(1, parts + 1)) * rows
+        return Batch(
+            {}, None, None, tuple(documents), windows, self.tokens, self.after, self.fraction, self.tokenizer
         )
 
 
@@ -361,11 +373,9 @@ def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool
 
 def vocabulary_size(config: Any, *, target: bool) -> int | None:
     """The size of a model's vocabulary; None if unknown."""
-    for name in ("decoder_vocab_size", "vocab_size") if target else ("vocab_size",):
-        size = getattr(config, name, None)
-        if isinstance(size, int) and size > 0:
-            return size
-    return None
+    names = ("decoder_vocab_size", "vocab_size") if target else ("vocab_size",)
+    sizes = (getattr(config, name, None) for name in names)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 # For each mask of counted tokens: the entry with the tokens' texts, the model's mask, and the model's ids.
@@ -376,7 +386,6 @@ _TOKENS = {
 _TEXTS = tuple(texts for texts, _, _ in _TOKENS.values())
 _NAMES = ("inputs", *_TOKENS, "documents", "windows", *_TEXTS, "loss", "score")
 _IDS = tuple(ids for _, _, ids in _TOKENS.values())
-_GRID = "grid_thw"
 
 
 def model_inputs(batch: Any) -> Any:
@@ -406,16 +415,15 @@ class ReadyBatch:
     def __init__(self, batch: Any, number: int, config: Any, texts: TokenTexts) -> None:
         self.inputs: Mapping[str, Tensor] = model_inputs(batch)
         self._entries: Mapping[str, Any] = {} if batch is self.inputs else batch
-        self._number, self._config, self._texts = number, config, texts
+        self._number, self._texts = number, texts
         self.rows = self._batch_size()
-        for name in (*_IDS, "pixel_values"):
-            if name in self.inputs:
-                self._check_batched(name)
         for name in _IDS:
-            if name in self.inputs:
-                self._check_ids(name)
-        unknown = [name for name in self._entries if name not in _NAMES]
-        if unknown:
+            if (ids := self.inputs.get(name)) is not None:
+                self._check_ids(name, ids, config)
+        pixels = self.inputs.get("pixel_values")
+        if pixels is not None and self._is_one_image(pixels, getattr(config, "num_channels", 3)):
+            raise self._without_batch("pixel_values", pixels, "(batch, channels, height, width)")
+        if unknown := [name for name in self._entries if name not in _NAMES]:
             raise InputError(
                 f"batch {number} has {shown(unknown[0])}; expected names among {', '.join(_NAMES)}."
             )
@@ -429,46 +437,41 @@ class ReadyBatch:
             )
         sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
         # The patches of all images are concatenated, beside a grid with one row per image.
-        grids = [size for name, size in sizes.items() if name.endswith(_GRID)]
-        if grids:
-            return sizes.get("input_ids", grids[0])
+        if self._grids:
+            return sizes.get("input_ids", sizes[self._grids[0]])
         if len(set(sizes.values())) != 1:
             raise InputError(
                 f"model input {number} has tensors of different batch sizes, {sizes}; expected one."
             )
         return next(iter(sizes.values()))
 
-    def _check_batched(self, name: str) -> None:
-        """Raise if a tensor is one text or one image instead of a batch of them."""
-        tensor, expected = self.inputs[name], "(batch, tokens)"
-        is_single = tensor.dim() == 1
-        if name == "pixel_values":
-            expected = "(batch, channels, height, width)"
-            has_grid = any(other.endswith(_GRID) for other in self.inputs)
-            is_single = not has_grid and self._is_one_image(tensor)
-        if is_single:
-            raise InputError(
-                f"model input {self._number} has {name} of shape {tuple(tensor.shape)}, which has no batch dimension; "
-                f"expected {expected}. For a batch of one write {name}.unsqueeze(0)."
-            )
+    @property
+    def _grids(self) -> list[str]:
+        return [name for name, value in self.inputs.items() if name.endswith("grid_thw") and value.dim()]
 
-    def _is_one_image(self, pixels: Tensor) -> bool:
+    def _is_one_image(self, pixels: Tensor, channels: int) -> bool:
         # Patches have three dimensions too: rows, patches, width.
-        channels = getattr(self._config, "num_channels", 3)
-        if pixels.dim() != 3 or len(pixels) not in (1, 3, channels):
-            return pixels.dim() == 2
+        if self._grids or pixels.dim() != 3 or len(pixels) not in (1, 3, channels):
+            return pixels.dim() == 2 and not self._grids
         others = [other for name, other in self.inputs.items() if name != "pixel_values" and other.dim()]
         has_rows = any(len(other) == len(pixels) for other in others)
         return pixels.shape[1] == pixels.shape[2] or (len(pixels) == channels and not has_rows)
 
-    def _check_ids(self, name: str) -> None:
-        ids = self.inputs[name]
+    def _check_ids(self, name: str, ids: Tensor, config: Any) -> None:
+        if ids.dim() == 1:
+            raise self._without_batch(name, ids, "(batch, tokens)")
         if ids.dtype not in INTEGERS or ids.dim() != 2 or not ids.numel():
             raise InputError(
                 f"model input {self._number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected "
                 "integers of shape (batch, tokens), at least one token."
             )
-        check_known(ids.flatten().tolist(), None, self._config, target=name.startswith("decoder"))
+        check_known(ids.flatten().tolist(), None, config, target=name.startswith("decoder"))
+
+    def _without_batch(self, name: str, tensor: Tensor, expected: str) -> InputError:
+        return InputError(
+            f"model input {self._number} has {name} of shape {tuple(tensor.shape)}, which has no batch dimension; "
+            f"expected {expected}. For a batch of one write {name}.unsqueeze(0)."
+        )
 
     @property
     def has_texts(self) -> bool:
@@ -498,10 +501,8 @@ class ReadyBatch:
         if rows is None:
             return None
         expected = f"a list of token texts for each of {self.rows} rows"
-        if not isinstance(rows, list | tuple):
+        if not isinstance(rows, list | tuple) or len(rows) != self.rows:
             raise self._error(name, shown(rows), expected)
-        if len(rows) != self.rows:
-            raise self._error(name, f"{len(rows)} rows", expected)
         for row in rows:
             if not isinstance(row, list | tuple) or not all(isinstance(text, str) for text in row):
                 raise self._error(name, f"a row {shown(row)}", expected)
@@ -515,10 +516,10 @@ class ReadyBatch:
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """A number for each row."""
         numbers = self._entries.get(name)
-        if numbers is None:
-            return None
         if isinstance(numbers, Tensor):
             numbers = numbers.tolist()
+        if numbers is None:
+            return None
         fits = isinstance(numbers, list | tuple) and len(numbers) == self.rows
         if not fits or not all(type(number) is int and number >= 1 for number in numbers):
             raise self._error(name, shown(numbers), f"{self.rows} whole numbers from 1")
@@ -529,9 +530,8 @@ class ReadyBatch:
         function: OutputMeasure | None = self._entries.get(name)
         if function is None or callable(function):
             return function
-        raise self._error(
-            name, shown(function), "a function of the model's output that returns one number per row"
-        )
+        expected = "a function of the model's output that returns one number per row"
+        raise self._error(name, shown(function), expected)
 
     def _error(self, name: str, got: str, expected: str) -> InputError:
         return InputError(f"batch {self._number} has {name} {got}; expected {expected}.")

@@ -13,6 +13,7 @@ import logging
 import lzma
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -122,13 +123,12 @@ def text_of(row: Mapping[str, Any], column: str, where: str, *, label: bool) -> 
         raise missing_column(column, row, where)
     text = row[column]
     if label and isinstance(text, int):
-        return str(int(text))
+        return json.dumps(text)  # true and false as in a table of cells
     if not isinstance(text, str):
         kind = "null" if text is None else f"of type {type(text).__name__}"
         expected = "text or a whole number" if label else "text"
         raise InputError(f"{where}: column {column!r} is {kind}, not {expected}. Fix or drop the row.")
-    check_text(text, where)
-    return text
+    return checked_text(text, where)
 
 
 def missing_column(column: str, present: Collection[str], where: str) -> InputError:
@@ -139,19 +139,21 @@ def missing_column(column: str, present: Collection[str], where: str) -> InputEr
     )
 
 
-def check_text(text: str, where: str) -> None:
-    """Raise if a string cannot be encoded in UTF-8; ``where`` locates it in the message.
+_NO_TEXT = re.compile("[\\0\ud800-\udfff]")
+
+
+def checked_text(text: str, where: str) -> str:
+    """The text, which ``where`` locates in the message.
 
     Raises:
-        InputError: If it has half of a surrogate pair, which JSON allows, but no tokenizer or file.
+        InputError: If it has a NUL character, or half of a surrogate pair, which JSON allows, but no tokenizer or file.
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if found := _NO_TEXT.search(text):
+        kind = "NUL" if found[0] == "\0" else f"{found[0]!a}, an unpaired surrogate"
         raise InputError(
-            f"{where} is not valid text: character {error.start + 1} is {text[error.start]!a}, an unpaired surrogate. "
-            "Fix or drop it."
-        ) from None
+            f"{where} is not valid text: character {found.start() + 1} is {kind}. Fix or drop it."
+        )
+    return text
 
 
 _NAMES_LISTED = 10
@@ -197,31 +199,32 @@ def open_documents(
     """
     options = {"text_column": text_column, "target_column": target_column, "label_column": label_column}
     named = {name: checked(name, value) for name, value in options.items() if value is not None}
-    if len({"target_column", "label_column"} & named.keys()) == 2:
+    if "target_column" in named and "label_column" in named:
         raise InputError(
             "a target column and a label column were given, but a classifier has no target texts. Leave one out."
         )
-    columns, columned = list({"text_column": "text", **named}.values()), bool(named)
+    columns = list({"text_column": "text", **named}.values())
+    whole, columned = {"whole_file": whole_file}, {"columned": bool(named)}
     if not isinstance(source, str | Path):
         is_table = hasattr(source, "columns")  # pandas would give the names of its columns
         if is_table or isinstance(source, bytes | Mapping | type) or not isinstance(source, Iterable):
             raise InputError(
                 f"texts is {shown(source)}; expected a path, a name of a dataset, or strings, such as a column."
             )
-        _refuse("Python strings", whole_file=whole_file, columned=columned)
+        _refuse("Python strings", **whole, **columned)
         return _from_strings(source)
     path, name = checked("text", source), str(source)
     if source == DEMO:
         path = Path(__file__).with_name("demo.txt")
     elif isinstance(source, str) and _is_dataset(source, path):
-        _refuse(f"dataset {name!r}", whole_file=whole_file)
+        _refuse(f"dataset {name!r}", **whole)
         return Documents(name, partial(_dataset_rows, name, columns), "row", columns, label=label_column)
     readable_file(path)
     if _ending(path) in _TABLES:
-        _refuse(f"table {name}", whole_file=whole_file)
+        _refuse(f"table {name}", **whole)
         rows, unit = partial(table_rows, path, columns), "line" if _ending(path) in _JSON_LINES else "row"
     else:
-        _refuse(f"plain text file {name}", columned=columned)
+        _refuse(f"plain text file {name}", **columned)
         rows, unit = partial(_line_rows, path, whole_file=whole_file), "line"
     return Documents(name, rows, unit, columns, lambda: file_sha256(path), label_column)
 
@@ -287,18 +290,10 @@ def readable_file(path: Path) -> Path:
         InputError: If the file does not exist, is a folder or a device, cannot be read, or is empty.
     """
     try:
-        if path.is_dir():
-            raise InputError(
-                f"{path} is a folder, not a file. Give one file of text, or merge audits of several."
-            )
-        if not path.exists():
-            raise InputError(
-                f"{path} does not exist. Give the path of a text or a table, or in Python a list of texts."
-            )
         if not path.is_file():
-            raise InputError(
-                f"{path} is not a regular file. It is read more than once, so save the text in a file."
-            )
+            wrong = "is not a regular file, which can be read twice" if path.exists() else "does not exist"
+            wrong = "is a folder, not a file" if path.is_dir() else wrong
+            raise InputError(f"{path} {wrong}. Give a file of text or a table, or in Python a list of texts.")
         with path.open("rb") as file:
             first = file.read(4)
     except OSError as error:
@@ -393,10 +388,18 @@ _JSON_EXPECTED = "expected an object in each line, or in a .json file an array o
 
 def _json_value(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         reason = reason_of(error).replace("line 1 ", "")  # of the text, which may be another line of the file
-        raise InputError(f"{where} is not JSON ({reason}); {_JSON_EXPECTED}.") from None
+        raise InputError(f"{where} cannot be read as JSON ({reason}); {_JSON_EXPECTED}.") from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {shown(twice)} twice")
+    return found
 
 
 def _json_object(found: Any, where: str) -> Mapping[str, Any]:

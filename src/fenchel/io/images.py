@@ -143,27 +143,24 @@ def _with_suffix(paths: list[Path]) -> tuple[Path, ...]:
 
 
 def _images_of_table(path: Path, description: str, label_column: str | None) -> ImageFiles:
-    rows = [row for _, row, _ in table_rows(readable_file(path))]
+    rows = {f"row {number}": row for number, row, _ in table_rows(readable_file(path))}
     if not rows:
         raise InputError(f"{path} has no rows. Give a parquet file with at least one image.")
     # The datasets library writes an image as its bytes and its path.
-    column = next((name for row in rows for name, value in row.items() if _has_bytes(value)), None)
+    column = next((name for row in rows.values() for name, value in row.items() if _has_bytes(value)), None)
     if column is None:
         raise InputError(
-            f"{path} has no column of images, such as the datasets library writes; it has {listed_names(rows[0])}. "
-            "Give a parquet file with one, or a folder of images."
+            f"{path} has no column of images, such as the datasets library writes; it has "
+            f"{listed_names(rows['row 1'])}. Give a parquet file with one, or a folder of images."
         )
-    names = [f"row {number}" for number in range(1, len(rows) + 1)]
     labels = None
     if label_column is not None:
-        labels = tuple(
-            text_of(row, label_column, f"{name} of {path}", label=True)
-            for row, name in zip(rows, names, strict=True)
-        )
-    stored = tuple((row[column] or {}).get("bytes") or b"" for row in rows)
-    paths = tuple(path / name for name in names)
+        where = {name: f"{name} of {path}" for name in rows}
+        labels = tuple(text_of(row, label_column, where[name], label=True) for name, row in rows.items())
+    stored = tuple((row[column] or {}).get("bytes") or b"" for row in rows.values())
+    paths = tuple(path / name for name in rows)
     images = ImageFiles(description, paths, file_sha256(path), labels, stored)
-    _readable(images, names, path)
+    _readable(images, list(rows), path)
     return images
 
 
@@ -195,36 +192,6 @@ def _picture(content: bytes, mode: str) -> Any:
         raise InputError("not an image") from None
     except Exception as error:  # decoders raise exceptions of many types on broken files
         raise InputError(f"broken: {reason_of(error)}") from error
-
-
-def patch_images(pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
-    """The images of a batch; None if there are none, or the model does not cut them into patches.
-
-    Args:
-        pixels: (B, C, H, W), or None.
-        config: The model's configuration, with a ``patch_size``.
-        processor: The image processor, with ``image_mean`` and ``image_std``.
-    """
-    size: Any = getattr(config, "patch_size", None)
-    patch = (size, size) if isinstance(size, int) else size
-    is_pair = isinstance(patch, list | tuple) and len(patch) == 2
-    if pixels is None or pixels.dim() != 4 or not is_pair:
-        return None
-    if not all(isinstance(side, int) and side > 0 for side in patch):
-        return None
-    if not getattr(processor, "do_normalize", False):
-        return PatchImages(pixels, (patch[0], patch[1]))
-    names = ("image_mean", "image_std")
-    moments = [_per_channel(getattr(processor, name, None), pixels.shape[1]) for name in names]
-    return PatchImages(pixels, (patch[0], patch[1]), *moments)
-
-
-def _per_channel(values: Any, channels: int) -> tuple[float, ...] | None:
-    if isinstance(values, int | float):
-        return (float(values),) * channels
-    if not isinstance(values, list | tuple) or len(values) != channels:
-        return None
-    return tuple(map(float, values))
 
 
 class ImageBatches:
@@ -288,7 +255,7 @@ class ImageBatches:
                 tokens=len(numbers),
                 after=Cursor(numbers[-1] + 1, 0, start.tokens + done, start.documents + done),
                 fraction=(len(taken) - len(left) + done) / len(taken),
-                pictures=patch_images(pixels, self._config, self._processor),
+                pictures=PatchImages.of(pixels, self._config, self._processor),
             )
 
     def _pixels(self, numbers: list[int]) -> Tensor:

@@ -14,12 +14,13 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 
-from fenchel.arguments import number_of, reason_of, shown
+from fenchel.arguments import number_of, reason_of, shown, whole
 from fenchel.errors import InputError, OutputError, require_packages
+
+_NUMBER = whole(0, 10**9, "4")
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,9 @@ class Shard:
     count: int = 1
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise InputError(f"shard {self} asks for {self.count} shards; there must be at least 1.")
         if not 0 <= self.index < self.count:
             raise InputError(
-                f"shard {self} does not exist: shards go from 0/{self.count} to "
-                f"{self.count - 1}/{self.count}."
+                f"shard {self} does not exist; expected i/n with i from 0 to n - 1, such as 0/4."
             )
 
     def __str__(self) -> str:
@@ -63,20 +61,14 @@ class Shard:
         """
         if isinstance(shard, Shard):
             return shard
-        if isinstance(shard, str):
-            index, _, count = shard.partition("/")
-            try:
-                shard = int(index), int(count)
-            except ValueError:
-                raise InputError(
-                    f"shard {shard!r} is not of the form i/n, such as 0/4 for the first of four."
-                ) from None
-        is_pair = isinstance(shard, Sequence) and len(shard) == 2
-        if is_pair and all(isinstance(one, Integral) and not isinstance(one, bool) for one in shard):
-            return cls(*map(int, shard))
-        raise InputError(
-            f"shard is {shown(shard)}; expected two whole numbers (i, n), such as (0, 4) for the first of four."
-        )
+        try:
+            given = [int(part) for part in shard.split("/")] if isinstance(shard, str) else shard
+            index, count = map(_NUMBER.fit, given if isinstance(given, Sequence) else ())
+        except ValueError:
+            raise InputError(
+                f"shard is {shown(shard)}; expected i/n or (i, n), such as 0/4 for the first of four."
+            ) from None
+        return cls(index, count)
 
     @classmethod
     def from_environment(cls) -> Shard:
@@ -126,38 +118,6 @@ class SilentObserver(RunObserver):
     """Ignores the progress of a run."""
 
 
-class SavingPace:
-    """Whether it is time to save.
-
-    Args:
-        seconds: Minimum time between two saves.
-        now: Returns the time in seconds.
-
-    Example:
-        >>> times = iter([0.0, 5.0, 10.0, 10.0, 19.0])
-        >>> pace = SavingPace(10.0, lambda: next(times))
-        >>> pace.due, pace.due
-        (False, True)
-        >>> pace.saved()
-        >>> pace.due
-        False
-    """
-
-    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._now = now
-        self._last = now()
-
-    @property
-    def due(self) -> bool:
-        """Whether enough time has passed since the start or the last save."""
-        return self._now() - self._last >= self._seconds
-
-    def saved(self) -> None:
-        """Record that the run has just been saved."""
-        self._last = self._now()
-
-
 @dataclass(frozen=True)
 class Progress:
     """Progress of a run.
@@ -191,32 +151,19 @@ class ProgressClock:
     def __init__(
         self, tokens: int = 0, now: Callable[[], float] = time.monotonic, skip_first: bool = False
     ) -> None:
-        self._now = now
-        self._begin = now()
-        self._tokens_before = tokens
+        self._now, self._begin, self._tokens_before = now, now(), tokens
         self._first: tuple[float, float] | None = None if tokens or skip_first else (0.0, 0.0)
 
     def progress(self, documents: int, tokens: int, fraction: float | None) -> Progress:
         """The progress at this moment."""
-        seconds = self._now() - self._begin
-        return Progress(
-            documents=documents,
-            tokens=tokens,
-            tokens_per_second=(tokens - self._tokens_before) / seconds if seconds > 0 else 0.0,
-            fraction=fraction,
-            seconds=seconds,
-            seconds_left=self._seconds_left(seconds, fraction),
-        )
-
-    def _seconds_left(self, seconds: float, fraction: float | None) -> float | None:
-        if fraction is None:
-            return None
-        # A resumed session begins inside the source, at the fraction of its first batch.
-        if self._first is None:
-            self._first = (seconds, fraction)
-        first_seconds, first_fraction = self._first
-        read = fraction - first_fraction
-        return (seconds - first_seconds) * (1.0 - fraction) / read if read > 0 else None
+        seconds, left = self._now() - self._begin, None
+        if fraction is not None:
+            # A resumed session begins inside the source, at the fraction of its first batch.
+            self._first = first_seconds, first_fraction = self._first or (seconds, fraction)
+            read = fraction - first_fraction
+            left = (seconds - first_seconds) * (1.0 - fraction) / read if read > 0 else None
+        speed = (tokens - self._tokens_before) / seconds if seconds > 0 else 0.0
+        return Progress(documents, tokens, speed, fraction, seconds, left)
 
 
 # Names of values that a manifest has as None, or not at all, where an option was not given.
@@ -363,10 +310,7 @@ def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
     with guarded_writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in folder.glob(f"{_TEMPORARY_PREFIX}*"):
-            if left_over.is_dir():
-                shutil.rmtree(left_over)
-            else:
-                left_over.unlink(missing_ok=True)
+            left_over.unlink(missing_ok=True)
         probe = folder / f"{_TEMPORARY_PREFIX}probe-{secrets.token_hex(4)}"
         probe.write_bytes(b"\0")
         probe.unlink()
@@ -405,7 +349,8 @@ def claimed(folder: Path | None) -> Iterator[None]:
 
     path = folder / LOCK_FILE
     lock = FileLock(path)
-    with _removed_if_empty(folder):
+    created = [parent for parent in (folder, *folder.parents) if not os.path.lexists(parent)]
+    try:
         with guarded_writing(path):
             folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -422,14 +367,6 @@ def claimed(folder: Path | None) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 path.unlink()
             lock.release()
-
-
-@contextlib.contextmanager
-def _removed_if_empty(folder: Path) -> Iterator[None]:
-    """If the block fails, remove the folder and its parents as far as the block created them and they are empty."""
-    created = [parent for parent in (folder, *folder.parents) if not os.path.lexists(parent)]
-    try:
-        yield
     except BaseException:
         for parent in created:
             with contextlib.suppress(OSError):
@@ -472,13 +409,13 @@ class RunKind:
     read: Callable[..., Any]
     free: Collection[str] = ()
 
-    def saved(self, folder: Path) -> Any:
-        """The state of the run in a folder; None if there is none.
+    def saved(self, folder: Path, *, parts: bool = False) -> Any:
+        """The state of the run in a folder, whose tables are checked with ``parts``; None if there is none.
 
         Raises:
             InputError: If its state is damaged.
         """
-        return self.read(folder, parts=False) if (folder / self.state).exists() else None
+        return self.read(folder, parts=parts) if (folder / self.state).exists() else None
 
     def resumed(self, folder: Path | None, requested: Mapping[str, Any], *, overwrite: bool) -> Any:
         """The state of an interrupted or finished run in a folder, to continue it; None where there is none.
@@ -491,10 +428,9 @@ class RunKind:
         Raises:
             InputError: If the folder holds another run of this kind, or a damaged one.
         """
-        if folder is None or overwrite or not (folder / self.state).exists():
-            return None
-        state = self.read(folder)
-        self.refuse_other(folder, state.manifest, requested, ignored=self.free)
+        state = None if folder is None or overwrite else self.saved(folder, parts=True)
+        if folder is not None and state is not None:
+            self.refuse_other(folder, state.manifest, requested, ignored=self.free)
         return state
 
     @contextlib.contextmanager
@@ -503,11 +439,12 @@ class RunKind:
 
         Args:
             folder: The folder; None for a run without one.
-            resume: As of :meth:`refuse_occupied`.
-            overwrite: Likewise.
+            resume: Continue the run in the folder, or start one; keep a finished one.
+            overwrite: Replace the run in the folder.
 
         Raises:
-            InputError: If the folder is locked or occupied.
+            InputError: If the folder is locked; if it holds such a run and neither was asked for, or both were; if it
+                holds results without their state and ``overwrite`` was not asked for.
             OutputError: If it cannot be written to.
             MissingExtraError: If a package that results in a folder need is not installed.
         """
@@ -515,21 +452,10 @@ class RunKind:
             if folder is not None:
                 require_packages("report", "jinja2")
                 check_writable(folder)
-                self.refuse_occupied(folder, resume=resume, overwrite=overwrite)
+                self._refuse_occupied(folder, resume=resume, overwrite=overwrite)
             yield
 
-    def refuse_occupied(self, folder: Path, *, resume: bool, overwrite: bool) -> None:
-        """Raise if the folder holds a run of this kind and it was not said to resume or to overwrite it.
-
-        Args:
-            folder: The folder; it need not exist.
-            resume: Continue the run in the folder, or start one; keep a finished one.
-            overwrite: Replace the run in the folder.
-
-        Raises:
-            InputError: If the folder holds such a run and neither was asked for, or both were; if it holds results
-                without their state and ``overwrite`` was not asked for.
-        """
+    def _refuse_occupied(self, folder: Path, *, resume: bool, overwrite: bool) -> None:
         if resume and overwrite:
             raise InputError(
                 "--resume and --overwrite contradict each other: the first keeps what the second discards."
@@ -539,7 +465,7 @@ class RunKind:
         if (folder / self.state).exists():
             if resume:
                 return
-            saved = self.read(folder, parts=False)
+            saved = self.saved(folder)
             model, end = saved.manifest.get("model"), "finished" if saved.finished else "interrupted"
             article = "an" if self.name[0] in "aeiou" else "a"
             raise InputError(

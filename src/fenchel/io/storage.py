@@ -44,11 +44,11 @@ def digest_of_bytes(content: bytes) -> str:
     return PREFIX + hashlib.sha256(content).hexdigest()
 
 
-def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
-    """SHA-256 of tensors with their names, shapes and dtypes.
+def tensors_digest(batches: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of tensors with their names, shapes and dtypes, and of JSON values.
 
     Args:
-        batches: Dense tensors by name.
+        batches: Dense tensors by name, and other values, which are hashed as JSON.
 
     Returns:
         64 hexadecimal digits.
@@ -63,9 +63,13 @@ def tensors_digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
     """
     digest = hashlib.sha256()
     for batch in batches:
-        for name, tensor in sorted(batch.items()):
-            digest.update(f"{len(name)} {name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for name, value in sorted(batch.items()):
+            if not isinstance(value, Tensor):
+                value = torch.frombuffer(
+                    bytearray(json.dumps(value, default=repr).encode()), dtype=torch.uint8
+                )
+            digest.update(f"{len(name)} {name} {tuple(value.shape)} {value.dtype} ".encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         digest.update(b";")
     return digest.hexdigest()
 
@@ -192,12 +196,8 @@ class Form:
 _ADDED_KEYS = frozenset({"format", "schema", "digest"})
 
 
-def sealed_text(form: Form, values: Mapping[str, Any]) -> str:
-    """The text of a JSON file: the values, the form, and the digest of the text without the digest."""
-    return _sealed({**values, "format": form.name, "schema": form.version})
-
-
-def _sealed(named: dict[str, Any]) -> str:
+def _sealed(named: Mapping[str, Any]) -> str:
+    """The text of a JSON file with the digest of the text without the digest."""
     # Encoded once. Only a key of the outermost object is after one space: texts have no line ends in JSON.
     before, _, after = json_text({**named, "digest": ""}).partition('\n "digest": "",')
     digest = digest_of_bytes(f"{before}{after}".encode())
@@ -215,7 +215,7 @@ def write_document(path: Path, form: Form, values: Mapping[str, Any]) -> None:
     Raises:
         OutputError: If it cannot be written; the old file is then unchanged.
     """
-    write_text(path, sealed_text(form, values))
+    write_text(path, _sealed({**values, "format": form.name, "schema": form.version}))
 
 
 def read_document(path: Path, form: Form) -> dict[str, Any]:
@@ -322,16 +322,12 @@ class ParquetTable:
     """
 
     def __init__(self, folder: Path, parts: Iterable[Path] = ()) -> None:
-        self.folder = folder
-        self.parts = list(parts)
+        self.folder, self.parts = folder, list(parts)
         self._waiting: list[polars.DataFrame] = []
-        self.waiting_rows = 0
 
     def add(self, frames: Iterable[polars.DataFrame]) -> None:
         """Add rows, which ``write`` writes."""
-        for frame in frames:
-            self._waiting.append(frame)
-            self.waiting_rows += len(frame)
+        self._waiting += frames
 
     @classmethod
     def temporary(cls) -> ParquetTable:
@@ -371,7 +367,7 @@ class ParquetTable:
     @property
     def full(self) -> bool:
         """Whether the unwritten rows fill a part."""
-        return self.waiting_rows >= ROWS_IN_A_PART
+        return sum(map(len, self._waiting)) >= ROWS_IN_A_PART
 
     def write(self) -> None:
         """Write the unwritten rows as a part.
@@ -379,18 +375,17 @@ class ParquetTable:
         Raises:
             OutputError: If it cannot be written; the rows are kept.
         """
-        if not self.waiting_rows:
+        if not any(map(len, self._waiting)):
             return
-        pl = polars_module()
-        content = io.BytesIO()
-        pl.concat(self._waiting).write_parquet(content, compression="zstd", compression_level=1)
-        content = content.getvalue()
+        file = io.BytesIO()
+        rows = polars_module().concat(self._waiting)
+        rows.write_parquet(file, compression="zstd", compression_level=1)
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{len(self.parts):05}-{_digits_of(content)}.parquet"
+        path = self.folder / f"{len(self.parts):05}-{_digits_of(file.getvalue())}.parquet"
         with atomic_path(path) as temporary:
-            temporary.write_bytes(content)
+            temporary.write_bytes(file.getvalue())
         self.parts.append(path)
-        self._waiting, self.waiting_rows = [], 0
+        self._waiting = []
 
     def scan(self) -> polars.LazyFrame:
         """All written rows of at least one part, lazily."""
@@ -404,13 +399,12 @@ class ParquetTable:
     def copy_to(self, folder: Path) -> ParquetTable:
         """Copy the parts to another folder, except those that are already there."""
         folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for path in self.parts:
-            paths.append(folder / path.name)
-            if not paths[-1].exists():
-                with atomic_path(paths[-1]) as temporary:
+        copy = ParquetTable(folder, [folder / name for name in self.names])
+        for path, there in zip(self.parts, copy.parts, strict=True):
+            if not there.exists():
+                with atomic_path(there) as temporary:
                     shutil.copyfile(path, temporary)
-        return ParquetTable(folder, paths)
+        return copy
 
     def remove_others(self) -> None:
         """Remove other parts in the folder, complete or not, such as those of an interrupted audit."""

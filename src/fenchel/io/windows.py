@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
@@ -19,6 +20,7 @@ from fenchel.io.batches import (
     BEGINNING,
     Batch,
     Cursor,
+    PatchImages,
     ReadyBatch,
     TokenTexts,
     check_known,
@@ -26,13 +28,11 @@ from fenchel.io.batches import (
     vocabulary_size,
 )
 from fenchel.io.documents import Document, Documents
-from fenchel.io.images import patch_images
 from fenchel.io.runs import WHOLE, Shard
 from fenchel.io.storage import tensors_digest
 from fenchel.tensors import check_type
 
 _LONGEST_BY_DEFAULT = 512
-_NO_LIMIT = 1_000_000  # tokenizers without a limit of their own report an astronomic one
 _PIECE = 1 << 20
 # Learned positions of these families start after the padding index, so their tables hold that many fewer
 # tokens.
@@ -94,13 +94,16 @@ class ReadyBatches:
         """SHA-256 of all inputs; None if they can be read only once, or are not mappings of dense tensors."""
         if not isinstance(self.inputs, list | tuple):
             return None
-        inputs = [model_inputs(batch) for batch in self.inputs]
-        if not all(map(_is_dense, inputs)):
-            return None
-        return tensors_digest(
-            {**tensors, **({} if tensors is batch else _beside_inputs(batch))}
-            for tensors, batch in zip(inputs, self.inputs, strict=True)
-        )
+        batches = list[dict[str, Any]]()
+        for batch in self.inputs:
+            inputs = model_inputs(batch)
+            if not isinstance(inputs, Mapping) or not all(map(_is_dense, inputs.values())):
+                return None
+            others = {} if inputs is batch else {f"beside inputs: {name}": one for name, one in batch.items()}
+            others.pop("beside inputs: inputs", None)
+            given = {name: one for name, one in others.items() if one is not None and not callable(one)}
+            batches.append({**inputs, **given})
+        return tensors_digest(batches)
 
     def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
         """The batches from a place on.
@@ -139,7 +142,7 @@ class ReadyBatches:
                 after=place,
                 fraction=max(number / length if length else 0.0, place.tokens / budget) or None,
                 tokenizer=self._texts if ready.has_texts else None,
-                pictures=patch_images(inputs.get("pixel_values"), self._config),
+                pictures=PatchImages.of(inputs.get("pixel_values"), self._config),
                 ids=ready.ids("tokens"),
                 ids_decoder=ready.ids("tokens_decoder"),
                 loss=ready.measure("loss"),
@@ -165,23 +168,8 @@ def ready_made(texts: Any, tokenizer: Any) -> bool:
     return isinstance(first, Mapping | Tensor) or (tokenizer is None and not isinstance(first, str))
 
 
-def _beside_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The other entries of a batch as tensors, for the digest; functions are left out."""
-    result = {}
-    for name, value in batch.items():
-        if name == "inputs" or value is None or callable(value):
-            continue
-        if not isinstance(value, Tensor):
-            value = torch.frombuffer(bytearray(json.dumps(value, default=repr).encode()), dtype=torch.uint8)
-        result[f"beside inputs: {name}"] = value
-    return result
-
-
-def _is_dense(inputs: Any) -> bool:
-    return isinstance(inputs, Mapping) and all(
-        isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
-        for value in inputs.values()
-    )
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
 
 
 @dataclass(frozen=True)
@@ -335,10 +323,8 @@ class TokenWindows:
         overlap = 0
         for ids, share in self._texts(document.text):
             tokens = (*self.prefix, *ids, *self.suffix)
-            first_new = len(self.prefix) + overlap
-            counted = [
-                position < len(self.prefix) or position >= first_new for position in range(len(tokens))
-            ]
+            counted = [True] * len(tokens)
+            counted[len(self.prefix) : len(self.prefix) + overlap] = [False] * overlap
             yield tokens, counted, self._shifted(tokens), share
             overlap = self.room - self.stride
 
@@ -389,16 +375,14 @@ class TokenWindows:
             check_known(row.tokens, self.tokenizer, self._config)
             check_known(row.decoder, self.tokenizer, self._config, target=True)
         ids, mask = padded([row.tokens for row in rows], self._padding)
-        counted, _ = padded([row.counted for row in rows], False)
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        counted_decoder = None
+        inputs, counted_decoder = {"input_ids": ids, "attention_mask": mask}, None
         if self._decoder_start is not None:
-            decoder_ids, decoder_mask = padded([row.decoder for row in rows], self._padding)
-            inputs |= {"decoder_input_ids": decoder_ids, "decoder_attention_mask": decoder_mask}
+            ids, mask = padded([row.decoder for row in rows], self._padding)
+            inputs |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
             counted_decoder, _ = padded([row.counted_decoder for row in rows], False)
         return Batch(
             inputs=inputs,
-            counted=counted,
+            counted=padded([row.counted for row in rows], False)[0],
             counted_decoder=counted_decoder,
             documents=tuple(row.document for row in rows),
             windows=tuple(row.after.window for row in rows),
@@ -411,10 +395,9 @@ class TokenWindows:
 
 def padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor]:
     """(B, n) values padded on the right, and the (B, n) mask that is 0 at padding."""
-    length = max(len(row) for row in rows)
-    values = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
-    return values, mask
+    values = [torch.tensor(row) for row in rows]
+    padded = pad_sequence(values, batch_first=True, padding_value=padding)
+    return padded, pad_sequence([torch.ones(len(row), dtype=torch.int64) for row in rows], batch_first=True)
 
 
 def _first(counted: list[bool], limit: float) -> list[bool]:
@@ -450,12 +433,8 @@ def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
                 f"max length {length} is more than the model's {positions} positions. Give at most {positions}."
             )
         return length
-    limits = [
-        limit
-        for limit in (positions, getattr(tokenizer, "model_max_length", None))
-        if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT
-    ]
-    return min([_LONGEST_BY_DEFAULT, *(int(limit) for limit in limits)])
+    limits = (positions, getattr(tokenizer, "model_max_length", None), _LONGEST_BY_DEFAULT)
+    return int(min(limit for limit in limits if isinstance(limit, int | float) and limit > 0))
 
 
 def _positions(config: Any) -> int | None:
@@ -475,13 +454,13 @@ def decoder_start(config: Any) -> int | None:
     """
     if not getattr(config, "is_encoder_decoder", False):
         return None
-    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-        token = getattr(config, name, None)
-        if isinstance(token, int):
-            return token
-    raise InputError(
-        "the model's configuration names no token that its decoder starts with: set its decoder_start_token_id."
-    )
+    names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    tokens = [token for name in names if isinstance(token := getattr(config, name, None), int)]
+    if not tokens:
+        raise InputError(
+            "the model's configuration names no token that its decoder starts with: set its decoder_start_token_id."
+        )
+    return tokens[0]
 
 
 def padding_token(tokenizer: Any, config: Any = None) -> int:
@@ -489,12 +468,9 @@ def padding_token(tokenizer: Any, config: Any = None) -> int:
 
     These positions are masked and never counted, so any id that the model knows will do.
     """
-    known = vocabulary_size(config, target=False)
-    for name in ("pad_token_id", "eos_token_id"):
-        token = getattr(tokenizer, name, None)
-        if isinstance(token, int) and (known is None or 0 <= token < known):
-            return token
-    return 0
+    known = vocabulary_size(config, target=False) or math.inf
+    tokens = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
+    return next((token for token in tokens if isinstance(token, int) and 0 <= token < known), 0)
 
 
 def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:

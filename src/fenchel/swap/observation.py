@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from fenchel.arguments import shown
+from fenchel.auditing.inputs import on_device
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.registry import attending_modules
 from fenchel.io.batches import BEGINNING, Batch, Cursor
 from fenchel.io.images import ImageBatches
 from fenchel.io.windows import ReadyBatches, TokenWindows
-from fenchel.loading import on_device
 from fenchel.swap.conditions import Site
 
 # Label that is ignored by losses.

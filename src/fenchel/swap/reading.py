@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fenchel.arguments import checked, number_of, shown
-from fenchel.auditing.inputs import batches_of, require_one_source
+from fenchel.auditing.inputs import RunModel, batches_of, load_run, refuse_beside_loader, require_one_source
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.registry import has_own_layers
 from fenchel.integrations.sites import check_names, named_arguments
 from fenchel.io.batches import Batch, model_inputs
 from fenchel.io.documents import (
     Documents,
-    check_text,
+    checked_text,
     file_sha256,
     missing_column,
     open_documents,
@@ -31,7 +31,6 @@ from fenchel.io.documents import (
 )
 from fenchel.io.images import ImageFiles, open_images
 from fenchel.io.windows import ReadyBatches, TokenWindows
-from fenchel.loading import RunModel, load_run, refuse_beside_loader
 from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order
 from fenchel.swap.observation import Task
@@ -101,7 +100,7 @@ def _python_rows(pairs: Iterable[Sequence[object]]) -> Iterator[tuple[str, str, 
                 f"pair {number} is {shown(pair)}; expected two sentences and a score, such as ('a', 'b', 3.5)."
             )
         first, second, score = map(str, pair)
-        check_text(f"{first} {second}", f"pair {number}")
+        checked_text(f"{first} {second}", f"pair {number}")
         yield first, second, _score(score, f"pair {number}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +12,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from fenchel.auditing.inputs import refuse_texts_as_tokenizer, running
 from fenchel.auditing.manifest import described_model
 from fenchel.bootstrap import Bootstrap
 from fenchel.errors import ConvergenceError, InputError, ModelError, require_packages
 from fenchel.io.batches import BEGINNING, Cursor
-from fenchel.io.runs import ProgressClock, RunKind, SavingPace
+from fenchel.io.runs import ProgressClock, RunKind
 from fenchel.io.storage import (
     Field,
     Form,
@@ -26,7 +28,6 @@ from fenchel.io.storage import (
     read_document,
     write_document,
 )
-from fenchel.loading import refuse_texts_as_tokenizer, running
 from fenchel.run_options import SwapOptions, takes
 from fenchel.swap.conditions import Condition, Site, layers_of_kinds, make_conditions, sites_of
 from fenchel.swap.findings import wording
@@ -185,7 +186,7 @@ class SwapRun:
 
     def __post_init__(self) -> None:
         self._means: dict[int, Tensor] | None = None
-        self._pace = SavingPace(self.options.checkpoint_seconds)
+        self._saved_at = time.monotonic()
         # The first condition takes longer: means of outputs, checks and names of layers come before it.
         self._clock = ProgressClock(self.state.cursor.tokens, skip_first=True)
         self._fraction, self._begun = 0.0, False
@@ -220,13 +221,13 @@ class SwapRun:
     def _count(self, step: Step) -> None:
         self.state.add(self._measure(step), step.batch.after)
         self._fraction = step.batch.fraction or 0.0
-        if self.options.directory is not None and self._pace.due:
+        if time.monotonic() - self._saved_at >= self.options.checkpoint_seconds:
             self._save()
 
     def _save(self) -> None:
         if self.options.directory is not None and self.state.cursor != BEGINNING:
             self.state.write(self.options.directory)
-        self._pace.saved()
+        self._saved_at = time.monotonic()
 
     def _measure(self, step: Step) -> dict[str, Tensor]:
         own = self._observe(self.conditions[0], step)

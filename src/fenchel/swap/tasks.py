@@ -15,13 +15,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_map_only
 
 from fenchel.arguments import number_of, shown
+from fenchel.auditing.inputs import device_and_dtype
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import LanguageHead
 from fenchel.io.batches import Batch, Cursor, check_known
 from fenchel.io.documents import Document, Documents, open_documents
 from fenchel.io.images import ImageBatches
 from fenchel.io.windows import ReadyBatches, TokenWindows, Window, pieces, special_tokens, token_ids
-from fenchel.loading import device_and_dtype
 from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, observe_layers
 
@@ -366,9 +366,12 @@ def labelled_texts(
 
 
 def classes_of(config: Any) -> dict[str, int]:
-    """Indices of the classes of a configuration, by name and by number in words."""
+    """Indices of the classes of a configuration, by name and by number in words; of two also by false and true."""
     known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
-    return {**{str(number): number for number in range(int(getattr(config, "num_labels", 0)))}, **known}
+    count = int(getattr(config, "num_labels", 0))
+    numbers = {str(number): number for number in range(count)}
+    of_two = {"false": 0, "False": 0, "true": 1, "True": 1} if count == 2 else {}
+    return {**numbers, **of_two, **known}
 
 
 def class_numbers(labels: Mapping[str, str | None], config: Any, *, otherwise: str = "") -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from fenchel.auditing.inputs import RunModel, evaluating, load_run, refuse_beside_loader, seeded
 from fenchel.errors import InputError, MissingExtraError, require_packages
-from fenchel.loading import RunModel, evaluating, load_run, refuse_beside_loader, seeded
 from fenchel.run_options import ReadingOptions
 from tests.loaders import LAYERS, written
 from tests.tiny_models import tiny_model
@@ -122,7 +122,7 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
         (tmp_path / "none.py", tmp_path, "cannot be read: No such file"),
         (text, tmp_path, r"is not a Python file; expected one that ends in \.py"),
         (loader, tmp_path / "nowhere", r"there is no folder .*nowhere"),
-        (loader, torch.nn.Linear(2, 2), "model is a Linear; expected the folder of a run"),
+        (loader, torch.nn.Linear(2, 2), "model is a Linear; expected the path of the folder of a run"),
     ):
         with pytest.raises(InputError, match=message):
             load_run(code, run)
