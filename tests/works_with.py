@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,17 @@ def exported(module: nn.Module) -> None:
         )
 
 
+# Torch collects the operators of ONNX for every model, which takes longer than to export one of ours.
+_collected = cache(lambda collect, **options: collect(**options))
+
+
 def onnx(module: nn.Module) -> None:
     from onnx.reference import ReferenceEvaluator
 
+    operators = import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+    known = patch.object(operators, "from_torchlib", partial(_collected, operators.from_torchlib))
     # As many steps as these few templates may need; all are alike, and each is part of the graph.
-    with patch.object(import_module("fenchel.closeness.sparse_weights"), "STEPS_UNSEEN", 12):
+    with known, patch.object(import_module("fenchel.closeness.sparse_weights"), "STEPS_UNSEEN", 12):
         program = torch.onnx.export(module.eval(), (_tokens(),), dynamo=True, verbose=False)
     assert program is not None
     given = {program.model_proto.graph.input[0].name: _tokens().numpy()}
