@@ -105,6 +105,36 @@ def joined(pieces: Iterable[tuple[Box, Tensor]], dims: tuple[int, int]) -> Tenso
     return rows[0] if len(rows) == 1 else torch.cat(rows, dims[0])
 
 
+# Target size of one (b, H, queries, n) array of a part.
+PART_BYTES = 2**24
+
+# Minimum number of queries of a part, since each part passes over all keys.
+LEAST_QUERIES = 32
+
+
+def boxes_of_queries(
+    query: Tensor, keys: int, *, whole_batch: bool = False, part_bytes: int | None = None
+) -> list[Box]:
+    """Ranges of sequences and of queries in parts of bounded size.
+
+    Args:
+        query: (B, H, m, any), with the dtype of the work.
+        keys: n.
+        whole_batch: Whether all sequences are in every part.
+        part_bytes: The size of an array (b, H, queries, n) of a part; None is ``PART_BYTES``.
+    """
+    keep_freed_memory()
+    batch, heads, queries = query.shape[:3]
+    together = batch if whole_batch else 1
+    query_bytes = together * heads * keys * query.element_size()
+    each = max(LEAST_QUERIES, (part_bytes or PART_BYTES) // max(1, query_bytes))
+    # A graph for any number of sequences cannot be cut by how many there are.
+    if torch.compiler.is_compiling() or batch * queries <= each * together:
+        return [(slice(0, batch), slice(0, queries))]
+    result = boxes((batch // together, queries), each)
+    return [(slice(0, batch) if whole_batch else sequences, span) for sequences, span in result]
+
+
 def gather_rows(value: Tensor, index: Tensor) -> Tensor:
     """The rows ``index`` (g, r') of a tensor (g, r, ...); one row that stands for all stays one row."""
     if value.shape[1] == 1:
@@ -132,6 +162,33 @@ def recomputed(function: Callable[..., Tensor], *arguments: Any, random: bool = 
     result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=random)
     assert isinstance(result, Tensor)  # noqa: S101 -- checkpoint is not annotated
     return result
+
+
+def in_parts(
+    function: Callable[..., Tensor],
+    cut: Sequence[Box],
+    by_query: Sequence[Tensor | None],
+    by_key: Sequence[Tensor | None],
+    *,
+    again: bool = True,
+) -> Tensor:
+    """Apply a function to the parts of tensors in boxes of sequences and queries, (B, H, m, ...).
+
+    Args:
+        function: A function of a box and of the parts of all tensors in it.
+        cut: The boxes.
+        by_query: Tensors (B or 1, H or 1, m or 1, any), or None.
+        by_key: Tensors (B or 1, H or 1, n, any), or None.
+        again: Whether the backward pass recomputes a part instead of keeping its arrays.
+    """
+    pieces = [
+        pieces_of(x, cut, dims) for dims, some in (((0, 2), by_query), ((0, None), by_key)) for x in some
+    ]
+    parts = (
+        recomputed(function, *each, random=True) if again else function(*each)
+        for each in zip(cut, *pieces, strict=True)
+    )
+    return joined(zip(cut, parts, strict=True), (0, 2))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper_left
 
 from fenchel import functional as F
-from fenchel.functional import output
+from fenchel.functional import inference
 from fenchel.nn import MixtureAttention, MultiheadAttention, TransportAttention
 from fenchel.nn.preference import AbstractPreference, KeyPadding
 from fenchel.tensors import log_weights
@@ -111,8 +111,8 @@ def test_only_a_causal_mask_is_left_to_torchs_causal_kernel(
         causal.append(options["is_causal"])
         return torch.nn.functional.scaled_dot_product_attention(*args, **options)
 
-    monkeypatch.setattr(output, "scaled_dot_product_attention", noted)
-    tokens = output.LEAST_CAUSAL + 8
+    monkeypatch.setattr(inference, "scaled_dot_product_attention", noted)
+    tokens = inference.LEAST_CAUSAL + 8
     query, key, value = tensors = drawn(3, 2, 2, tokens, 4).requires_grad_().unbind()
     mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     if changed is not None:
@@ -130,7 +130,7 @@ def test_only_a_causal_mask_is_left_to_torchs_causal_kernel(
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of torch, in jvp
 @torch.no_grad()
 def test_a_causal_mask_keeps_its_forward_derivative() -> None:
-    query, tokens = drawn(1, 1, output.LEAST_CAUSAL, 4), output.LEAST_CAUSAL
+    query, tokens = drawn(1, 1, inference.LEAST_CAUSAL, 4), inference.LEAST_CAUSAL
     mask = log_weights(torch.ones(tokens, tokens, dtype=torch.bool).tril(), torch.float64)
 
     def attended(log_preference: Tensor) -> Tensor:

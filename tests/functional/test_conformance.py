@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import ConvergenceError, Exact, FirstOrder, ProblemError, SecondOrder, Tsallis
+from fenchel import ConvergenceError, Exact, FirstOrder, ProblemError, SecondOrder, Tsallis, blocks
 from fenchel import functional as F
-from fenchel.functional import exact, output, relative, transport
+from fenchel.functional import exact, relative, transport
 from tests.compiling import compiled_afresh
 from tests.functional.calls import ESTIMATORS, PREFERENCES, directional_derivatives, gradients
 from tests.functional.ops import BUCKETS, INDEX, OPS, Op, infer, judged, leaves
@@ -182,10 +182,10 @@ def test_blocks_do_not_show(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = everything()
     monkeypatch.setattr(exact, "CACHE_BYTES", 2 * 7 * 8)
     monkeypatch.setattr(relative, "BLOCK_ENTRIES", 1)
-    for module, name in ((output, "PART_BYTES"), (transport, "PART_BYTES")):
+    for module, name in ((blocks, "PART_BYTES"), (transport, "PART_BYTES")):
         monkeypatch.setattr(module, name, 1)
     monkeypatch.setattr(transport, "FACTOR_BYTES", 1)
-    monkeypatch.setattr(output, "LEAST_QUERIES", 2)
+    monkeypatch.setattr(blocks, "LEAST_QUERIES", 2)
     torch.testing.assert_close(everything(), whole, rtol=1e-7, atol=1e-8)
 
 

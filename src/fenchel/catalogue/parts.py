@@ -13,7 +13,7 @@ from fenchel import functional
 from fenchel.closeness import AbstractCloseness, OptimalTransport
 from fenchel.estimate import Estimate
 from fenchel.estimators import InferenceProblem
-from fenchel.functional.output import AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.preference import Gaussian
 from fenchel.tensors import column, log_weights
 

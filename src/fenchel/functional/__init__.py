@@ -7,6 +7,7 @@ from typing import Any
 
 from fenchel.functional import reference
 from fenchel.functional.attention import attention, attention_weights, attention_with_certificate, gap
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.hashing import Hashing, hash_buckets, hashing_attention, hashing_log_preference
 from fenchel.functional.inference import Inference, infer
 from fenchel.functional.mixture import (
@@ -15,7 +16,6 @@ from fenchel.functional.mixture import (
     mixture_attention_weights,
     mixture_attention_with_certificate,
 )
-from fenchel.functional.output import AttentionCertificate
 from fenchel.functional.relative import (
     Relative,
     relative_attention,

@@ -23,6 +23,7 @@ from fenchel.tensors import (
     check_not_mapped,
     check_tensor,
     checked_argument,
+    is_transformed,
     is_under_autocast,
     log_weights,
     positive_tensor,
@@ -41,6 +42,18 @@ def dropped(weights: Tensor, dropout_p: float) -> Tensor:
     """Weights after dropout."""
     # In a graph the comparison may be symbolic, which torch does not accept as ``train``.
     return torch.dropout(weights, dropout_p, train=True) if dropout_p > 0 else weights
+
+
+def softmax_under(logits: Tensor, preference: Tensor | None) -> Tensor:
+    """Weights of logits (..., m, n), which are overwritten, under a preference that broadcasts to them."""
+    if preference is not None and preference.dtype == torch.bool:
+        preference = log_weights(preference, logits.dtype)
+    if torch.compiler.is_compiling() or is_transformed():
+        return (logits if preference is None else logits + preference).softmax(-1)
+    # In place: at 2,048 tokens page faults of new arrays take a quarter of the time.
+    if preference is not None:
+        logits = logits.add_(preference) if preference.dtype == logits.dtype else logits + preference
+    return logits.softmax(-1) if torch.is_grad_enabled() else torch.softmax(logits, -1, out=logits)
 
 
 def mask_dtype(mask: Tensor, dtype: torch.dtype) -> torch.dtype:

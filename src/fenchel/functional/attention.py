@@ -6,8 +6,8 @@ from typing import Unpack
 
 from torch import Tensor
 
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.inference import Options, infer
-from fenchel.functional.output import AttentionCertificate
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Tensor:

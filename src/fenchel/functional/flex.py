@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from fenchel.errors import ProblemError
 from fenchel.functional.arguments import AttentionArguments, checked, without_autocast
-from fenchel.functional.output import plain_attention
+from fenchel.functional.inference import plain_attention
 from fenchel.tensors import check_flags, check_type
 
 __all__ = ["ScoreMod", "flex_attention"]

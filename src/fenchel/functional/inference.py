@@ -1,55 +1,55 @@
 r"""The result of every attention op: an inference, whose output, weights and bounds are computed on first access.
 
-The base class solves problems of the core, for any closeness and for memories that are distributions. Queries are split
-into parts, each of them a problem; anything that defines weights and a curvature, or a cumulant, gets every estimator,
-bound and gradient. The backward pass recomputes each part, and (m, n) arrays are freed after their part. Ops override
-the methods for which they have faster code.
+The base class solves problems of the core (:mod:`fenchel.functional.certificate`); ops override the methods for which
+they have faster code. Outputs of softmax attention are computed by torch's fused kernels. These have no gradient for a
+log-preference, or allocate (m, n) arrays for it; if that gradient is required, weights are computed part by part and
+recomputed in the backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
-from fenchel.blocks import Box
-from fenchel.closeness import KL, AbstractCloseness, Tsallis
+from fenchel.blocks import LEAST_QUERIES, Box, boxes_of_queries, in_parts
+from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.custom import check_at_first_use
 from fenchel.errors import ProblemError
-from fenchel.estimate import certify
-from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
-from fenchel.estimators.closed_form import second_order_point
-from fenchel.estimators.exact_solver import check_reached, solved_block
-from fenchel.family import Block
+from fenchel.estimators import Estimator, Exact, FirstOrder
+from fenchel.estimators.implicit import once_differentiable
 from fenchel.functional.arguments import (
+    AttentionArguments,
     broadcast_leading,
     check_finite,
     checked,
     checked_closeness,
     compute_dtype,
     dropped,
-    normalised_log_weights,
+    mask_dtype,
+    softmax_under,
     without_autocast,
 )
-from fenchel.functional.exact import DEFAULT_STEPS, REMEDY, dual_point, estimator_object, limits, untraced
-from fenchel.functional.output import (
-    LEAST_QUERIES,
-    AttentionCertificate,
-    boxes_of_queries,
-    certificate_at,
-    certificate_of,
-    in_parts,
-    norm_of,
-    output_at,
-    weights_at,
+from fenchel.functional.certificate import AttentionCertificate, ProblemRows, certificate_at
+from fenchel.functional.exact import DEFAULT_STEPS, dual_point, estimator_object
+from fenchel.preference import Discrete
+from fenchel.tensors import (
+    HALF,
+    check_type,
+    checked_argument,
+    is_transformed,
+    log_weights,
+    may_attend,
+    needs_gradient,
+    refuse_onnx,
+    values_are_known,
 )
-from fenchel.preference import Discrete, GaussianMixture
-from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import check_type, checked_argument, is_transformed, refuse_onnx
 
 T = TypeVar("T")
 
@@ -389,147 +389,127 @@ class AttentionInference(Inference):
         return (call.alpha / 2 * gradient.square().sum(-1, keepdim=True)).squeeze(-1)
 
 
-@dataclass(frozen=True, eq=False)
-class ProblemRows:
-    """Inference problems of some queries, heads and sequences.
-
-    Attributes:
-        evidence: z, (B, H, m, d).
-        templates: (B, H, n, d).
-        log_preference: Bool or floating, (B or 1, H or 1, m or 1, n), something to attend to in every row; or None.
-        alpha: α, (B or 1, H or 1, m or 1, 1).
-        closeness: D, whose own numbers broadcast to (B, H, m).
-        variances: (B, H, n, d or 1), of templates that are means of Gaussians; None where they are points.
-    """
-
-    evidence: Tensor
-    templates: Tensor
-    log_preference: Tensor | None
-    alpha: Tensor
-    closeness: AbstractCloseness
-    variances: Tensor | None = None
-
-    def log_weights(self) -> Tensor:
-        """Log u, normalised, (B or 1, H or 1, m or 1, n)."""
-        return normalised_log_weights(self.log_preference, self.templates)
-
-    def problem(self) -> Problem:
-        """The problem of the core."""
-        if self.variances is None:
-            preference = Discrete(self.templates, self.log_weights())
-        else:
-            preference = GaussianMixture(self.templates, self.variances, self.log_weights())
-        return Problem(preference, self.evidence, self.alpha.squeeze(-1), self.closeness)
-
-    def dual_point(self, solver: Estimator, remedy: str) -> Tensor:
-        """λ of an estimator, (B, H, m, d), never in a half type; see :func:`solved_dual_point`."""
-        if isinstance(solver, FirstOrder):
-            return self.alpha * self.evidence
-        return self._solved(solver, remedy)
-
-    @untraced  # data-dependent iteration
-    def _solved(self, solver: Estimator, remedy: str) -> Tensor:
-        dual = _solution(self.problem(), solver, remedy)
-        if not torch.is_grad_enabled():
-            return dual
-
-        def joined(part: ProblemRows, lam: Tensor) -> Tensor:
-            return solver.joined(part.problem(), lam)
-
-        # Recomputed in the backward pass: the residual's graph has arrays of all weights. But the expansion contains
-        # the curvature, which a custom closeness may compute by torch.func.
-        foreign = isinstance(solver, SecondOrder) and not isinstance(self.closeness, KL | Tsallis)
-        return self.in_parts(joined, dual, again=not foreign)
-
-    def weights(self, dual: Tensor) -> Tensor:
-        """P at dual points (B, H, m, d), (B, H, m, n)."""
-        return self.in_parts(_weights, dual)
-
-    def average(self, dual: Tensor, values: Tensor, dropout_p: float) -> Tensor:
-        """The mean of values (B, H, n, d_v) at dual points, (B, H, m, d_v)."""
-
-        def of_part(part: ProblemRows, lam: Tensor, value: Tensor) -> Tensor:
-            return dropped(_weights(part, lam), dropout_p) @ value
-
-        return self.in_parts(of_part, dual, values)
-
-    def gap_at(self, dual: Tensor) -> Tensor:
-        r"""The gap :math:`\tfrac\alpha2\lVert\nabla\mathcal{D}(\lambda)\rVert^2`, differentiable, (B, H, m)."""
-        return self.in_parts(lambda part, lam: part.problem().gap_at(lam), dual)
-
-    @torch.no_grad()
-    def certificate(self, dual: Tensor) -> AttentionCertificate:
-        """The certificate of dual points, in their dtype, for problems in float64."""
-        return certificate_of(self.in_parts(_bound_on_gradient, dual), self.alpha, dual.dtype)
-
-    def in_parts(
-        self, function: Callable[..., Tensor], points: Tensor, *of_keys: Tensor, again: bool = True
-    ) -> Tensor:
-        """Apply a function to the queries part by part, (B, H, m, ...).
-
-        Args:
-            function: A function of a part, its points and its parts of ``of_keys``.
-            points: (B, H, m, d).
-            *of_keys: (B, H, n, any) each.
-            again: Whether the backward pass recomputes a part instead of keeping its arrays.
-        """
-        # Sequences are not split where the closeness has numbers for each.
-        shapes = self.closeness.query_shapes().values()
-        whole_batch = any(len(shape) > 2 and shape[-3] > 1 for shape in shapes)
-        cut = boxes_of_queries(self.evidence, self.templates.shape[2], whole_batch=whole_batch)
-
-        def of_part(box: Box, z: Tensor, log_u: Any, alpha: Tensor, *tensors: Any) -> Tensor:
-            lam, templates, variances, *others = tensors
-            closeness = self.closeness.queries(box[1])
-            return function(ProblemRows(z, templates, log_u, alpha, closeness, variances), lam, *others)
-
-        by_query = self.evidence, self.log_preference, self.alpha, points
-        return in_parts(of_part, cut, by_query, (self.templates, self.variances, *of_keys), again=again)
+def weights_at(call: AttentionArguments, dual: Tensor) -> Tensor:
+    """The weights at dual points, (B, H, m, n) in the dtype of the query."""
+    dtype = compute_dtype(dual.dtype)
+    logits = (dual.to(dtype) * call.scale) @ call.of_query_heads(call.key.to(dtype)).mT
+    return softmax_under(logits, call.log_preference).to(call.query.dtype)
 
 
-def _weights(rows: ProblemRows, dual: Tensor) -> Tensor:
-    """P at dual points (B, H, m, d), (B, H, m, n)."""
-    return rows.closeness.weights(dual @ rows.templates.mT, rows.log_weights())
+def plain_attention(call: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    """The output in plain operations, which support empty arrays and all derivatives, unlike kernels."""
+    return dropped(weights_at(call, dual), dropout_p) @ call.of_query_heads(call.value)
 
 
-def _bound_on_gradient(rows: ProblemRows, dual: Tensor) -> Tensor:
-    """Upper bound on the norm of the dual's gradient at λ, and at λ before it was rounded, (B, H, m, 1) in float64."""
-    block, unit = Block(rows.problem().conjugate, rows.evidence, rows.alpha), torch.finfo(dual.dtype).eps / 2
-    bound = certify(block, dual, torch.float64).dual_error.unsqueeze(-1)
-    return (bound + 4 * unit * norm_of(dual)) / rows.alpha * (1 + 16 * unit)
-
-
-@untraced  # looks at values
-def solved_dual_point(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
-    """λ of the second-order or exact estimator, (..., m, d), with gradients to all tensors of the problem.
+def output_at(call: AttentionArguments, dual: Tensor, dropout_p: float = 0.0) -> Tensor:
+    """The output, (B, H, m, d_v).
 
     Args:
-        problem: The problem.
-        solver: The estimator.
-        remedy: Further advice for queries that do not converge, after "make".
-
-    Raises:
-        ConvergenceError: If a query does not converge.
+        call: Checked arguments.
+        dual: λ, (B, H, m, d), in the dtype in which weights are computed.
+        dropout_p: Probability with which a weight is dropped.
     """
-    dual = _solution(problem, solver, remedy)
-    return solver.joined(problem, dual) if torch.is_grad_enabled() else dual
+    if call.has_no_evidence:
+        return plain_attention(call, dual, dropout_p)
+    if _wants_preference_gradient(call):
+        return _output_in_parts(call, dual, dropout_p).to(call.query.dtype)
+    key, value = call.key.to(dual.dtype), call.value.to(dual.dtype)
+    output = fused_attention(dual, key, value, call.log_preference, scale=call.scale, dropout_p=dropout_p)
+    return output.to(call.query.dtype)
 
 
-@torch.no_grad()
-def _solution(problem: Problem, solver: Estimator, remedy: str) -> Tensor:
-    """λ without gradient."""
-    tol, steps = limits(solver, problem.dtype) if isinstance(solver, Exact) else (0.0, 0)
+def _wants_preference_gradient(call: AttentionArguments) -> bool:
+    # Exported graphs use only operations that other runtimes also have.
+    if call.log_preference is None or not torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return False
+    return needs_gradient(call.log_preference)
 
-    def solve(block: Block) -> dict[str, Tensor]:
-        if isinstance(solver, Exact):
-            result = certify(block, solved_block(block, tol, steps)[0], problem.dtype)
-            error = result.dual_error / result.reference
-            return {"dual": result.dual, "error": error.masked_fill(result.dual_error == 0, 0)}
-        block = block.to(torch.float64) if block.family.selectable else block
-        return {"dual": second_order_point(block).to(problem.dtype)}
 
-    result = QueryLayout(problem).solved(solve)
-    if isinstance(solver, Exact):
-        error = result["error"]
-        check_reached(~(error <= tol), error, tol, steps, REMEDY.format(remedy))
-    return result["dual"]
+def _output_in_parts(call: AttentionArguments, dual: Tensor, dropout_p: float) -> Tensor:
+    lam, key, value = (x.to(compute_dtype(dual.dtype)) for x in (dual, call.key, call.value))
+    log_preference, call = call.log_preference, replace(call, query=lam, key=key, value=value)
+    assert log_preference is not None  # noqa: S101 -- it wants a gradient
+    if torch.compiler.is_compiling():
+        # A graph for any size cannot be cut.
+        return plain_attention(call, lam, dropout_p)
+    # A second derivative would require storing the arrays of all parts.
+    log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
+
+    def of_part(box: Box, lam: Tensor, log_u: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        part = replace(call, query=lam, key=key, value=value, log_preference=log_u)
+        return plain_attention(part, lam, dropout_p)
+
+    cut = boxes_of_queries(lam, key.shape[2])
+    return in_parts(of_part, cut, (lam, log_preference), (key, value))
+
+
+# Keys up to which the backward pass of torch's kernel on the CPU takes longer in half types than in float32.
+SLOW_IN_HALF_BELOW = 256
+
+
+def fused_attention(
+    dual: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_preference: Tensor | None,
+    *,
+    scale: float,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """softmax(log u + λ(scale·K)ᵀ) V by ``scaled_dot_product_attention``.
+
+    Computed in the given dtype, except for half types on the CPU with up to 256 keys and a backward pass: these use
+    float32, which is faster.
+
+    Args:
+        dual: λ, (B, H, m, d).
+        key: (B, H_kv, n, d).
+        value: (B, H_kv, n, d_v).
+        log_preference: Bool or floating, broadcastable to (B, H, m, n), with something to attend to in every row.
+        scale: Multiplies the scores.
+        dropout_p: Probability with which a weight is dropped.
+    """
+    dtype = dual.dtype
+    if _is_slow_in_half(dual, key, value):
+        dual, key, value = dual.float(), key.float(), value.float()
+    causal = log_preference is not None and _is_causal(log_preference, dual.shape[2], key.shape[2])
+    if causal:
+        log_preference = None
+    elif log_preference is not None and log_preference.is_floating_point():
+        log_preference = log_preference.to(mask_dtype(log_preference, dual.dtype))
+    # A flag rather than a comparison, which is symbolic in a graph with dynamic sizes.
+    grouped = {"enable_gqa": True} if dual.shape[1] != key.shape[1] else {}
+    options: dict[str, Any] = {"scale": scale, "dropout_p": dropout_p, **grouped}
+    return scaled_dot_product_attention(
+        dual, key, value, attn_mask=log_preference, is_causal=causal, **options
+    ).to(dtype)
+
+
+def _is_slow_in_half(dual: Tensor, key: Tensor, value: Tensor) -> bool:
+    half_on_cpu = dual.device.type == "cpu" and dual.dtype in HALF
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in (dual, key, value))
+    return half_on_cpu and trained and key.shape[2] <= SLOW_IN_HALF_BELOW
+
+
+# Queries from which half of the scores costs more than finding that the others are masked.
+LEAST_CAUSAL = 512
+
+
+def _is_causal(log_preference: Tensor, queries: int, keys: int) -> bool:
+    """Whether a log preference is known to be one causal mask of as many queries as keys, without derivatives."""
+    if not values_are_known(log_preference) or not LEAST_CAUSAL <= queries == keys:
+        return False
+    if log_preference.shape[-2:].numel() < queries * keys or log_preference.numel() > queries * keys:
+        return False
+    if is_transformed() or needs_gradient(log_preference) or unpack_dual(log_preference).tangent is not None:
+        return False
+    mask = log_preference.view(queries, keys)
+    if may_attend(mask[0, -1]) or not may_attend(mask[-1, 0]):  # decides most others without reading all
+        return False
+
+    def has_causal_rows(start: int) -> bool:
+        rows = mask[start : start + LEAST_CAUSAL]
+        causal = torch.ones_like(rows, dtype=torch.bool).tril_(start)
+        return torch.equal(rows, causal if rows.dtype == torch.bool else log_weights(causal, rows.dtype))
+
+    return all(has_causal_rows(start) for start in range(0, queries, LEAST_CAUSAL))

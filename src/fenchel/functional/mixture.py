@@ -2,11 +2,13 @@ r"""Attention whose keys are Gaussians, in one fused call, by each estimator."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from typing_extensions import override
 
 from fenchel.closeness import KL
@@ -17,9 +19,9 @@ from fenchel.functional.arguments import (
     compute_dtype,
     refuse_overflow,
 )
+from fenchel.functional.certificate import AttentionCertificate, ProblemRows
 from fenchel.functional.exact import check_second_order, with_one_covariance
-from fenchel.functional.inference import Inference, Options, ProblemRows, Variant, infer
-from fenchel.functional.output import AttentionCertificate, output_at, weights_at, with_one_width
+from fenchel.functional.inference import Inference, Options, Variant, infer, output_at, weights_at
 from fenchel.tensors import check_entries, check_tensor
 
 
@@ -87,7 +89,7 @@ class MixtureInference(Inference):
     @override
     def _make_output(self) -> Tensor:
         lifted, scaled_dual = self._lifted(self._point)
-        query, key, value = with_one_width(lifted.query, lifted.key, lifted.value)
+        query, key, value = _with_one_width(lifted.query, lifted.key, lifted.value)
         padded = replace(lifted, query=query, key=key, value=value)
         output = output_at(padded, query, self._dropout_p)[..., : lifted.value.shape[-1]]
         if self._returns_memories:
@@ -103,6 +105,12 @@ class MixtureInference(Inference):
     def _make_weights(self) -> Tensor:
         lifted, _ = self._lifted(self._point)
         return weights_at(lifted, lifted.query).to(self._dtype)
+
+
+def _with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
+    """Tensors (..., any) padded with zeros to the equal widths that CPU kernels require of query, key and value."""
+    width = max(tensor.shape[-1] for tensor in tensors)
+    return (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,8 @@ from fenchel.functional.arguments import (
     dropped,
     under_autocast,
 )
+from fenchel.functional.certificate import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.functional.inference import AttentionInference, Inference, Options, Variant, infer
-from fenchel.functional.output import AttentionCertificate, certificate_of, lost_to_rounding, norm_of
 from fenchel.tensors import WHOLE, check_indices, check_tensor, is_onnx_export, summed
 
 

@@ -28,9 +28,9 @@ from fenchel.functional.arguments import (
     under_autocast,
     without_autocast,
 )
+from fenchel.functional.certificate import AttentionCertificate, solved_dual_point
 from fenchel.functional.exact import refuse_export, untraced
-from fenchel.functional.inference import Inference, Options, Variant, infer, solved_dual_point
-from fenchel.functional.output import AttentionCertificate
+from fenchel.functional.inference import Inference, Options, Variant, infer
 from fenchel.preference import Discrete
 from fenchel.problem import Problem
 from fenchel.tensors import (

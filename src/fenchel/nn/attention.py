@@ -16,7 +16,7 @@ from fenchel.errors import ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
-from fenchel.functional.output import AttentionCertificate
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.nn.arguments import check_layer, check_positive
 from fenchel.nn.calls import (
     AttentionInputs,

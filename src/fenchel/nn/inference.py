@@ -15,8 +15,8 @@ from fenchel.closeness import AbstractCloseness
 from fenchel.errors import ModelError, NotKeptError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import dropped
+from fenchel.functional.certificate import AttentionCertificate
 from fenchel.functional.exact import DEFAULT_STEPS, estimator_object
-from fenchel.functional.output import AttentionCertificate
 from fenchel.nn.arguments import check_positive
 from fenchel.nn.calls import AttentionInputs
 from fenchel.nn.preference.abstract import AbstractPreference
