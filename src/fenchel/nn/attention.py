@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness, Tsallis
 from fenchel.closeness.tsallis import closeness_of
-from fenchel.errors import ProblemError
+from fenchel.errors import NotKeptError, ProblemError
 from fenchel.estimators import Estimator, EstimatorName
 from fenchel.functional import Relative
 from fenchel.functional.arguments import check_kind
@@ -31,7 +31,6 @@ from fenchel.nn.evidence import AbstractPositionalEvidence, EvidenceOutput, Rela
 from fenchel.nn.inference import (
     AttendingLayer,
     Inferred,
-    LastCall,
     LayerCall,
     Problem,
     has_kernel,
@@ -47,8 +46,11 @@ from fenchel.nn.templates import template_spread
 from fenchel.problem import tensors_of
 from fenchel.tensors import check_flags, check_tensor, check_type, column
 
+# Results of the last call that a layer may store, and the attributes that hold them.
+_KEPT = {name: f"_{name}" for name in ("last_certificate", "last_gap", "last_norm_penalty")}
 
-class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
+
+class MultiheadAttention(AttendingLayer, nn.MultiheadAttention):
     r"""``torch.nn.MultiheadAttention`` with a preference, an estimator and a certificate.
 
     Every head infers a distribution p over its templates, the scaled keys, from a preference u and evidence z, the
@@ -121,9 +123,28 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
     """α: a number, or (num_heads,) with gradient if it is learned. It can be assigned."""
     radius: float | Tensor = number_of_heads("radius")
     """Norm of normalised templates: likewise."""
+    last_certificate: AttentionCertificate
+    """Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
+
+    For a loss use :attr:`last_gap`, which has a gradient.
+    """
+    last_gap: Tensor
+    """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
+
+    The graph of that call is kept until the next one.
+    """
+    last_norm_penalty: Tensor
+    r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
+
+    The graph of that call is kept until the next one.
+    """
+
     log_alpha: nn.Parameter | None
     log_radius: nn.Parameter | None
     raw_order: nn.Parameter | None
+    _last_certificate: AttentionCertificate | None = None
+    _last_gap: Tensor | None = None
+    _last_norm_penalty: Tensor | None = None
 
     def __init__(
         self,
@@ -192,6 +213,24 @@ class MultiheadAttention(AttendingLayer, LastCall, nn.MultiheadAttention):
         orders = self.out_proj.weight.new_empty(num_heads) if learn_order else None
         self.register_parameter("raw_order", None if orders is None else nn.Parameter(orders))
         self._reset_order()
+
+    def forget_last_call(self) -> None:
+        """Delete the stored results and their graphs."""
+        for attribute in _KEPT.values():
+            # A layer that stores nothing is unchanged by a call and can be exported.
+            if getattr(self, attribute) is not None:
+                setattr(self, attribute, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _KEPT:
+            return super().__getattr__(name)
+        result = getattr(self, _KEPT[name])
+        if result is None:
+            option, words = name.replace("last_", "keep_"), name.removeprefix("last_").replace("_", " ")
+            raise NotKeptError(
+                f"there is no {words} of a last call; set {option} = True on the layer, then call it"
+            )
+        return result
 
     def _reset_order(self) -> None:
         if self.raw_order is not None and isinstance(self.closeness, Tsallis):

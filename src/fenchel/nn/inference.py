@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fenchel import functional
 from fenchel.closeness import AbstractCloseness
-from fenchel.errors import ModelError, NotKeptError
+from fenchel.errors import ModelError
 from fenchel.estimators import ESTIMATORS, Estimator, EstimatorName, Exact
 from fenchel.functional.arguments import dropped
 from fenchel.functional.certificate import AttentionCertificate
@@ -73,42 +73,6 @@ class Inferred(NamedTuple):
     weights: Tensor | None = None
     certificate: AttentionCertificate | None = None
     gap: Tensor | None = None
-
-
-def infer(
-    problem: Problem,
-    log_preference: Tensor | None,
-    *,
-    estimator: EstimatorName | Estimator,
-    dropout: float,
-    need_weights: bool,
-    need_certificate: bool,
-    need_gap: bool = False,
-) -> Inferred:
-    """Attend with the preference as a tensor.
-
-    Args:
-        problem: Evidence, templates and values.
-        log_preference: log u, as in :func:`fenchel.functional.attention`.
-        estimator: As there, an object with its options.
-        dropout: Probability of dropping a weight, 0 in inference.
-        need_weights: Whether to return the weights, after dropout.
-        need_certificate: Whether to return the certificate of the weights before dropout.
-        need_gap: Whether to return its gap with gradient.
-    """
-    read = None if problem.reads_templates else problem.values
-    # The returned weights and the output share one dropout mask.
-    by_weights = need_weights and read is not None
-    given = {"log_preference": log_preference, "estimator": estimator, "dropout_p": dropout}
-    result = problem.infer(None if by_weights else read, **given)
-    # The certificate first: it may compute the output in the same pass.
-    certificate = result.certificate if need_certificate else None
-    gap = result.gap if need_gap else None
-    weights = result.weights if need_weights else None
-    if weights is None or not by_weights:
-        return Inferred(result.output, weights, certificate, gap)
-    weights = dropped(weights, dropout)
-    return Inferred(averaged(problem.values, weights), weights, certificate, gap)
 
 
 def averaged(values: Tensor, weights: Tensor) -> Tensor:
@@ -325,19 +289,42 @@ class AttendingLayer:
         name, some = other.estimator.name, len(set(other.heads or range(self.num_heads))) < self.num_heads
         return self.estimator if name == "first_order" and some else name
 
-    def infer(self, call: LayerCall, **options: Any) -> Inferred:
+    def infer(
+        self,
+        call: LayerCall,
+        *,
+        dropout: float,
+        need_weights: bool,
+        need_certificate: bool,
+        need_gap: bool = False,
+    ) -> Inferred:
         """The inference of the heads, by the current estimators.
 
         Args:
             call: Their problem.
-            **options: Options of :func:`fenchel.nn.inference.infer`, except the estimator.
+            dropout: Probability of dropping a weight, 0 in inference.
+            need_weights: Whether to return the weights, after dropout.
+            need_certificate: Whether to return the certificate of the weights before dropout.
+            need_gap: Whether to return its gap with gradient.
         """
 
         def of_part(index: Tensor | None, switched: bool) -> Inferred:
             problem, log_u = of_heads(call.problem, call.log_preference, index)
             alpha, solver = self._for_now(problem.alpha) if switched else (problem.alpha, self.solver)
             problem = problem if alpha is problem.alpha else replace(problem, alpha=alpha)
-            return infer(problem, log_u, estimator=solver, **options)
+            read = None if problem.reads_templates else problem.values
+            # The returned weights and the output share one dropout mask.
+            by_weights = need_weights and read is not None
+            given = {"log_preference": log_u, "estimator": solver, "dropout_p": dropout}
+            result = problem.infer(None if by_weights else read, **given)
+            # The certificate first: it may compute the output in the same pass.
+            certificate = result.certificate if need_certificate else None
+            gap = result.gap if need_gap else None
+            weights = result.weights if need_weights else None
+            if weights is None or not by_weights:
+                return Inferred(result.output, weights, certificate, gap)
+            weights = dropped(weights, dropout)
+            return Inferred(averaged(problem.values, weights), weights, certificate, gap)
 
         return by_heads(call.problem.evidence, None if self.other is None else self.other.heads, of_part)
 
@@ -357,7 +344,12 @@ class AttendingLayer:
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and files have no temporary state, and no results of calls: a tensor with a graph cannot be copied.
-        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
+        temporary = ("captured", "other")
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in temporary and not name.startswith("_last_")
+        }
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
@@ -509,49 +501,3 @@ def seen(layer: nn.MultiheadAttention, call: LayerCall, keys: Tensor, inputs: At
         key_padding=inputs.key_padding,
         is_self_attention=bool(inputs.query_offset) or lies_in(query, key),
     )
-
-
-_KEPT = {name: f"_{name}" for name in ("last_certificate", "last_gap", "last_norm_penalty")}
-_NOT_COPIED = ("captured", "other", *_KEPT.values())
-
-
-class LastCall:
-    """Base class of layers that store results of the last call. It precedes ``torch.nn.Module`` among their bases."""
-
-    last_certificate: AttentionCertificate
-    """Bounds on the error of the last call: three tensors (N, H, L), or (H, L) unbatched, without gradient.
-
-    For a loss use :attr:`last_gap`, which has a gradient.
-    """
-    last_gap: Tensor
-    """The certificate's gap of the last call, (N, H, L), or (H, L) unbatched, with gradient.
-
-    The graph of that call is kept until the next one.
-    """
-    last_norm_penalty: Tensor
-    r"""Mean of :math:`\frac\alpha2\operatorname{tr}\operatorname{Cov}_u(t)` over the last call, with gradient.
-
-    The graph of that call is kept until the next one.
-    """
-
-    _last_certificate: AttentionCertificate | None = None
-    _last_gap: Tensor | None = None
-    _last_norm_penalty: Tensor | None = None
-
-    def forget_last_call(self) -> None:
-        """Delete the stored results and their graphs."""
-        for attribute in _KEPT.values():
-            # A layer that stores nothing is unchanged by a call and can be exported.
-            if getattr(self, attribute) is not None:
-                setattr(self, attribute, None)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _KEPT:
-            return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
-        result = getattr(self, _KEPT[name])
-        if result is None:
-            option, words = name.replace("last_", "keep_"), name.removeprefix("last_").replace("_", " ")
-            raise NotKeptError(
-                f"there is no {words} of a last call; set {option} = True on the layer, then call it"
-            )
-        return result
