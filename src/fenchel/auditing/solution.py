@@ -22,8 +22,8 @@ from torch import Tensor
 from fenchel.auditing.heads import SCALED
 from fenchel.blocks import boxes, keep_freed_memory, part_of
 from fenchel.errors import CaptureError, ProblemError
-from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import Solution, infer
+from fenchel.estimators.implicit import second_order_point
 from fenchel.family import Block, TemplateFamily, TemplatePoint
 from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.sites import AttentionCall

@@ -6,6 +6,7 @@ and ``constrained``, or as objects with options: ``Exact(tol=1e-6)``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -18,15 +19,20 @@ from typing_extensions import override
 from fenchel.arguments import shown
 from fenchel.closeness import AbstractCloseness
 from fenchel.cumulants import CumulantFamily
-from fenchel.errors import ProblemError
+from fenchel.errors import DomainError, ProblemError
 from fenchel.estimate import Estimate, estimate_of
-from fenchel.estimators.closed_form import domain_error, second_order_point
 from fenchel.estimators.exact_solver import ascended, check_reached, solved_block
-from fenchel.estimators.implicit import AbstractEquation, Expansion, StationaryPoint, implicit_dual_point
+from fenchel.estimators.implicit import (
+    AbstractEquation,
+    Expansion,
+    StationaryPoint,
+    implicit_dual_point,
+    second_order_point,
+)
 from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
 from fenchel.reliability import within_radius
-from fenchel.tensors import check_flags, check_not_mapped, check_type, checked_argument, norm
+from fenchel.tensors import check_flags, check_not_mapped, check_type, checked_argument, index_of, norm
 
 __all__ = [
     "ESTIMATORS",
@@ -119,10 +125,63 @@ class ClosedForm(Estimator):
             if isinstance(family, CumulantFamily):
                 inside = family.preference.inside(dual.to(problem.dtype))
                 if inside is not None and not bool(inside.all()):
-                    raise domain_error(problem, points, self.name)
+                    raise _domain_error(problem, points, self.name)
             return dual, None
 
         return estimate_of(problem, 64 * torch.finfo(problem.dtype).eps, of_block, memory_budget=budget)
+
+
+def _domain_error(problem: Problem, points: Callable[[Problem], Tensor], name: str) -> DomainError:
+    r"""The error for dual points of a closed form outside the domain of log M.
+
+    It has the number of such queries, the one farthest outside, and the largest α admissible for it.
+
+    Args:
+        problem: The problem.
+        points: Function that returns the dual points of a problem, (..., m, d), in its dtype. If they are inside at
+            some α, they have to be inside at all smaller α.
+        name: Name of the estimator.
+    """
+    dual = points(problem)
+    inside = problem.preference.inside(dual)
+    assert inside is not None  # noqa: S101 -- some are outside
+    reach = problem.preference.reach(torch.zeros_like(dual), dual)
+    reach = (inside.to(dual.dtype) if reach is None else reach).nan_to_num(nan=0.0)
+    outside = (~inside).expand(problem.shape)
+    where = index_of(reach.masked_fill(inside, torch.inf).expand(problem.shape).argmin(), problem.shape)
+    alpha = float(problem.alpha.expand(problem.shape)[where])
+    largest = _largest_alpha(problem, where, alpha, points)
+    return DomainError(
+        f"{name} puts the dual point of {int(outside.sum())} of {outside.numel()} queries where log M of the "
+        f"{type(problem.preference).__name__} preference is infinite or overflows (farthest at index {where}, where "
+        f"alpha is {alpha:.6g} and the largest admissible alpha {largest:.6g}): make alpha or the evidence smaller "
+        "there, or use the estimator 'exact', which stays inside",
+        query=where,
+        largest_alpha=largest,
+    )
+
+
+HALVINGS = 60
+
+
+def _largest_alpha(
+    problem: Problem, where: tuple[int, ...], alpha: float, points: Callable[[Problem], Tensor]
+) -> float:
+    """The largest admissible α of a query, to six digits, rounded down to be admissible itself."""
+    row = problem.queries(slice(where[-1], where[-1] + 1))
+
+    def is_admissible(tried: float) -> bool:
+        trial = row._with_alpha(torch.full_like(row.alpha.expand(row.shape), tried))
+        inside = trial.preference.inside(points(trial))
+        return inside is None or bool(inside.expand(trial.shape)[(*where[:-1], 0)])
+
+    low, high = -700.0, math.log(alpha)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_admissible(math.exp(middle)) else (low, middle)
+    result = math.exp(low)
+    unit = 10.0 ** (math.floor(math.log10(result)) - 5)
+    return float(f"{(math.ceil(result / unit * (1 - 1e-9)) - 1) * unit:.6g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,10 @@
-r"""Gradients of dual points by the implicit function theorem (fact 8); solvers are not unrolled.
+r"""Equations of dual points, the closed form of the second-order one, and gradients by the implicit function theorem.
 
-A residual r(λ, data) that is zero at λ, with the positive definite operator H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data: a
-gradient g of λ requires one solve, :math:`\nu = H^{-1}g`, and the gradient of ⟨ν, r⟩ at a fixed λ. Problems compute the
-latter by autograd, for all tensors that they depend on. For softmax over templates, which ops solve inside custom
-operators without autograd, it is explicit: with :math:`D_p = \operatorname{diag} p - pp^\top`,
+Solvers are not unrolled (fact 8). A residual r(λ, data) that is zero at λ, with the positive definite operator
+H = -∂r/∂λ, gives dλ = H⁻¹ ∂r/∂data: a gradient g of λ requires one solve, :math:`\nu = H^{-1}g`, and the gradient of
+⟨ν, r⟩ at a fixed λ. Problems compute the latter by autograd, for all tensors that they depend on. For softmax over
+templates, which ops solve inside custom operators without autograd, it is explicit: with
+:math:`D_p = \operatorname{diag} p - pp^\top`,
 
 .. math:: \partial z = \nu, \qquad \partial\alpha = \langle\nu, \lambda\rangle/\alpha^2
 """
@@ -18,11 +19,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fenchel.cumulants import CumulantFamily
 from fenchel.errors import ProblemError
-from fenchel.estimators.exact_solver import solved
-from fenchel.family import Block, Point, TemplatePoint
+from fenchel.estimators.exact_solver import factorised, solved
+from fenchel.family import Block, Point, TemplateFamily, TemplatePoint
 from fenchel.problem import Problem, QueryLayout
-from fenchel.tensors import total
+from fenchel.tensors import norm, total
 
 
 class AbstractEquation(ABC):
@@ -92,6 +94,66 @@ class Expansion(AbstractEquation):
         a, b = (lift - total(u * lift) for lift in (v @ point.templates.mT for v in (nu, dual)))
         product = a * b
         return -((u * b).mT @ nu + (u * a).mT @ dual), -u * (product - total(u * product))
+
+
+def second_order_point(block: Block, unsure: list[Tensor] | None = None) -> Tensor:
+    r"""The maximiser of the dual's expansion at 0, (g, r, d), in the dtype of the block.
+
+    .. math:: \lambda = \alpha(I + \alpha\nabla^2\varphi(0))^{-1} z
+
+    If all rows of a group share preference and α, one Hessian per group is factorised; otherwise each row is solved by
+    conjugate gradients, or by a factorisation if these do not converge. If a list ``unsure`` is given, no value is
+    read, and whether some row did not converge is appended to the list.
+    """
+    family, alpha = block.family, block.alpha
+    shared = unsure is None and family.selectable and alpha.shape[1] == 1
+    if shared and isinstance(family, TemplateFamily) and family.log_preference.shape[1] == 1:
+        curved = family.closeness.curvature_weights(family.rest_weights, family.log_preference)
+        if curved.shape[1] == 1:
+            return with_one_hessian(family.templates, curved, alpha, block.evidence)
+    point = family.at(torch.zeros_like(block.evidence))
+    if unsure is None and isinstance(family, CumulantFamily):
+        # Of unit length, since products with large evidence may overflow.
+        unit = block.evidence / norm(block.evidence).clamp(min=torch.finfo(block.evidence.dtype).tiny)
+        if not bool(torch.isfinite(point.product(unit)).all()):
+            raise ProblemError(
+                f"tilted_covariance of {type(family.preference).__name__} is not finite at 0; expected the second "
+                "derivative of log_mgf: write the method where autograd's is NaN"
+            )
+    return solved(point, block.evidence, alpha, unsure=unsure)
+
+
+def with_one_hessian(
+    templates: Tensor,
+    curved: Tensor,
+    alpha: float | Tensor,
+    evidence: Tensor,
+    solve: Callable[[Tensor, Tensor], Tensor] = factorised,
+    within: Tensor | None = None,
+) -> Tensor:
+    r"""The second-order dual point if all rows share the curvature diag q - qqᵀ/Σq, (..., r, d).
+
+    Args:
+        templates: (..., n, d).
+        curved: q, (..., 1, n).
+        alpha: α, of all rows.
+        evidence: z, (..., r, d).
+        solve: Function of a symmetric positive A and rows that returns the rows times (I + A)⁻¹.
+        within: A diagonal added to the curvature, (..., d).
+    """
+    centred = templates - curved @ templates / curved.sum(-1, keepdim=True)
+    n, d = templates.shape[-2:]
+    # Exported graphs, made for any number of templates, cannot choose the cheaper one.
+    if torch.compiler.is_exporting() or d <= n or within is not None:
+        curvature = centred.mT @ (curved.mT * centred)
+        if within is not None:
+            curvature = curvature + torch.diag_embed(within)
+        return alpha * solve(alpha * curvature, evidence)
+    # Woodbury: (I + αRᵀR)⁻¹ = I - αRᵀ(I + αRRᵀ)⁻¹R, n × n instead of d × d.
+    possible = curved.mT > 0
+    root = centred * torch.where(possible, curved.mT, 1).sqrt() * possible
+    within = solve(alpha * (root @ root.mT), evidence @ root.mT)
+    return alpha * (evidence - alpha * (within @ root))
 
 
 def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from fenchel.blocks import CACHE_BYTES, Box, boxes_of_queries, in_parts
 from fenchel.closeness import KL, AbstractCloseness, Tsallis
 from fenchel.estimate import certify
 from fenchel.estimators import Estimator, Exact, FirstOrder, SecondOrder
-from fenchel.estimators.closed_form import second_order_point
 from fenchel.estimators.exact_solver import check_reached, solved_block
+from fenchel.estimators.implicit import second_order_point
 from fenchel.family import Block
 from fenchel.functional.arguments import (
     AttentionArguments,

@@ -23,7 +23,6 @@ from fenchel.blocks import CACHE_BYTES, Box, boxes, keep_freed_memory, part_of, 
 from fenchel.errors import ProblemError
 from fenchel.estimators import ESTIMATORS as SOLVERS
 from fenchel.estimators import Estimator, Exact, FirstOrder
-from fenchel.estimators.closed_form import second_order_point, with_one_hessian
 from fenchel.estimators.exact_solver import check_reached, infer
 from fenchel.estimators.implicit import (
     AbstractEquation,
@@ -31,6 +30,8 @@ from fenchel.estimators.implicit import (
     StationaryPoint,
     row_gradients,
     second_derivative_of,
+    second_order_point,
+    with_one_hessian,
 )
 from fenchel.family import Block, TemplateFamily
 from fenchel.functional.arguments import (
