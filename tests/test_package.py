@@ -47,7 +47,7 @@ ORDER = [
     {"catalogue"},
     {"integrations"},
     {"run_options"},
-    {"bootstrap", "correlation", "drawing"},
+    {"bootstrap", "drawing"},
     {"auditing", "swap"},
     {"comparing", "reproducing"},
     {"cli"},

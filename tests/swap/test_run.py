@@ -15,8 +15,8 @@ from transformers import ViTForImageClassification
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from fenchel.auditing.inputs import load_run
+from fenchel.bootstrap import spearman
 from fenchel.cli import main
-from fenchel.correlation import spearman
 from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.integrations.transformers import load_model, use_backend
 from fenchel.io.images import open_images

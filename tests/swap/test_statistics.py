@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fenchel.bootstrap import CONCLUSIVE, Bootstrap, Interval
-from fenchel.correlation import midranks, spearman
+from fenchel.bootstrap import CONCLUSIVE, Bootstrap, Interval, midranks, spearman
 from fenchel.swap.conditions import Condition
 from fenchel.swap.findings import interval_of
 from fenchel.swap.statistics import (

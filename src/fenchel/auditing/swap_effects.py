@@ -8,7 +8,7 @@ from typing import Any
 
 from fenchel.arguments import shown
 from fenchel.auditing.heads import HeadKey, Modules, OfHead
-from fenchel.correlation import rank_correlation
+from fenchel.bootstrap import rank_correlation
 from fenchel.errors import InputError
 from fenchel.io.runs import differences
 

@@ -17,8 +17,7 @@ from fenchel.auditing.audit_report import AuditReport
 from fenchel.auditing.heads import METRICS, HeadKey
 from fenchel.auditing.manifest import KEYS, sample_words
 from fenchel.auditing.statistics import AuditStatistics, finite
-from fenchel.bootstrap import Bootstrap, Interval
-from fenchel.correlation import rank_correlation
+from fenchel.bootstrap import Bootstrap, Interval, rank_correlation
 from fenchel.errors import InputError
 from fenchel.io.runs import differences
 from fenchel.tensors import check_type

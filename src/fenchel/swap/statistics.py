@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fenchel.bootstrap import FEWEST, Bootstrap, Interval
-from fenchel.correlation import correlation, midranks, spearman
+from fenchel.bootstrap import FEWEST, Bootstrap, Interval, correlation, midranks, spearman
 from fenchel.errors import ModelError
 from fenchel.swap.conditions import Condition
 from fenchel.swap.observation import Task
