@@ -2,7 +2,6 @@ r"""Attention whose keys are Gaussians, in one fused call, by each estimator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -89,7 +88,10 @@ class MixtureInference(Inference):
     @override
     def _make_output(self) -> Tensor:
         lifted, scaled_dual = self._lifted(self._point)
-        query, key, value = _with_one_width(lifted.query, lifted.key, lifted.value)
+        # CPU kernels require equal widths.
+        tensors = lifted.query, lifted.key, lifted.value
+        width = max(tensor.shape[-1] for tensor in tensors)
+        query, key, value = (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
         padded = replace(lifted, query=query, key=key, value=value)
         output = output_at(padded, query, self._dropout_p)[..., : lifted.value.shape[-1]]
         if self._returns_memories:
@@ -105,12 +107,6 @@ class MixtureInference(Inference):
     def _make_weights(self) -> Tensor:
         lifted, _ = self._lifted(self._point)
         return weights_at(lifted, lifted.query).to(self._dtype)
-
-
-def _with_one_width(*tensors: Tensor) -> Iterator[Tensor]:
-    """Tensors (..., any) padded with zeros to the equal widths that CPU kernels require of query, key and value."""
-    width = max(tensor.shape[-1] for tensor in tensors)
-    return (pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors)
 
 
 @dataclass(frozen=True, eq=False)
