@@ -19,7 +19,7 @@ from fenchel.run_options import AuditOptions, ReproduceOptions, SwapOptions, dec
 ARGUMENTS = dict(SHARED) | {
     option.name: option.rule
     for model in (ReproduceOptions, AuditOptions, SwapOptions)
-    for option in declared(model)
+    for option in declared(model).values()
     if option.name not in ("closeness", "shard", "columns", "tol", "model", *SHARED)
 }
 HUGE = 10**5000

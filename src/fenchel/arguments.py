@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -267,15 +268,20 @@ def numbers(rule: Rule, most: int = 1000, words: str = "") -> Rule:
     return Rule(words or f"1 to {most:,} numbers, each {rule.expected}", fit, list[rule.kind])
 
 
-def one_of(*names: str) -> Rule:
-    """One of several names."""
+def where(fits: Callable[[Any], bool], words: str, kind: Any = str) -> Rule:
+    """A rule for values that a function accepts; they are not converted."""
 
-    def fit(value: Any) -> str:
-        if not isinstance(value, str) or value not in names:
+    def take(value: Any) -> Any:
+        if not fits(value):
             raise InvalidValue
         return value
 
-    return Rule(f"one of {', '.join(names)}", fit, names)
+    return Rule(words, take, kind)
+
+
+def one_of(*names: str) -> Rule:
+    """One of several names."""
+    return where(lambda value: isinstance(value, str) and value in names, f"one of {', '.join(names)}", names)
 
 
 def some_of(*names: str) -> Rule:
@@ -293,13 +299,7 @@ def some_of(*names: str) -> Rule:
 
 def of_type(kind: type, words: str) -> Rule:
     """An instance of a class."""
-
-    def fit(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise InvalidValue
-        return value
-
-    return Rule(words, fit, kind)
+    return where(lambda value: isinstance(value, kind), words, kind)
 
 
 FLAG: Final = of_type(bool, "True or False")
@@ -338,7 +338,7 @@ def _as_path(value: Any) -> Path:
         raise InvalidValue
     name = os.fspath(value)
     # Path("") would be the current folder.
-    if not isinstance(name, str) or not name.strip() or (isinstance(value, str) and "\0" in name):
+    if not isinstance(name, str) or not name.strip():
         raise InvalidValue
     _writable(name)
     too_long = any(len(part.encode()) > _LONGEST_NAME for part in Path(name).parts)
@@ -350,13 +350,26 @@ def _as_path(value: Any) -> Path:
         raise InvalidValue(f"is {shown(name)}: {reason_of(error)}") from None
 
 
+_UNWRITABLE = re.compile("[\\0\ud800-\udfff]")
+
+
+def unwritable(text: str) -> str:
+    r"""Why a string is no text: a NUL character, or half of a surrogate pair, which JSON allows; empty if it is one.
+
+    Example:
+        >>> unwritable("a\0b"), unwritable("a b")
+        ('character 2 is NUL', '')
+    """
+    found = _UNWRITABLE.search(text)
+    if found is None:
+        return ""
+    kind = "NUL" if found[0] == "\0" else f"{found[0]!a}, an unpaired surrogate"
+    return f"character {found.start() + 1} is {kind}"
+
+
 def _writable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(f"is {shown(text)}, which is not valid UTF-8") from None
-    if "\0" in text:
-        raise InvalidValue(f"is {shown(text)}, which has a NUL character")
+    if reason := unwritable(text):
+        raise InvalidValue(f"is {shown(text)}, whose {reason}")
     return text
 
 
@@ -395,17 +408,14 @@ _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 
 def _as_dtype(value: Any) -> str:
     """A floating-point dtype of torch, or its name; ``auto`` for that of the model."""
-    if isinstance(value, str):
-        if (name := value.removeprefix("torch.")) in _DTYPES:
-            return name
-        raise InvalidValue
-    import torch
+    if not isinstance(value, str):
+        import torch
 
-    if not isinstance(value, torch.dtype):
-        raise InvalidValue
+        if not isinstance(value, torch.dtype):
+            raise InvalidValue
     name = str(value).removeprefix("torch.")
     if name not in _DTYPES:
-        raise InvalidValue(f"is {value}")
+        raise InvalidValue("" if isinstance(value, str) else f"is {value}")
     return name
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -28,6 +29,7 @@ from fenchel.arguments import (
     shown,
     some_of,
     text,
+    where,
     whole,
 )
 from fenchel.errors import FenchelError, InputError, MissingExtraError
@@ -143,7 +145,10 @@ class Options(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             if first["type"] == "extra_forbidden":
-                wrong, commands = first["loc"][0], {one.command_name: one.name for one in declared(cls)}
+                wrong, commands = (
+                    first["loc"][0],
+                    {one.command_name: one.name for one in declared(cls).values()},
+                )
                 commands["text"] = "texts"  # an argument, of every command that reads texts
                 known = (
                     repr(commands[wrong]) if wrong in commands else f"one of {', '.join(cls.model_fields)}"
@@ -157,18 +162,14 @@ class Options(BaseModel):
     def _by_rule(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
         called = (info.context or {}).get(name, name.replace("_", " "))
-        return _declared(cls, name).rule.check(called, value)
+        return declared(cls)[name].rule.check(called, value)
 
 
-def declared(model: type[Options]) -> Iterator[Option]:
-    """The options of a model, in order."""
-    for name in model.model_fields:
-        yield _declared(model, name)
-
-
-def _declared(model: type[Options], name: str) -> Option:
-    extra: Any = model.model_fields[name].json_schema_extra
-    return replace(extra["option"], name=name)
+@cache
+def declared(model: type[Options]) -> Mapping[str, Option]:
+    """The options of a model by name, in order."""
+    fields: Any = model.model_fields
+    return {name: replace(field.json_schema_extra["option"], name=name) for name, field in fields.items()}
 
 
 def takes(model: type[Options]) -> Callable[[_Function], _Function]:
@@ -189,7 +190,7 @@ def takes(model: type[Options]) -> Callable[[_Function], _Function]:
         ]
         function.__signature__ = signature.replace(parameters=[*named, *keywords])  # pyright: ignore[reportFunctionMemberAccess]
         function.__options__ = model  # pyright: ignore[reportFunctionMemberAccess]
-        described = "\n".join(f"        {one.name}: {one.described}" for one in declared(model))
+        described = "\n".join(f"        {one.name}: {one.described}" for one in declared(model).values())
         # With python -OO there are no docstrings.
         function.__doc__ = (
             re.sub(r"(?m)^ *\*\*options:.*$", lambda _: described, function.__doc__ or "") or None
@@ -216,13 +217,6 @@ class PairColumns:
     def __post_init__(self) -> None:
         for name in ("first", "second", "score"):
             ARGUMENTS["column"].check(f"{name} column", getattr(self, name))
-
-
-def _observer(value: Any) -> Any:
-    methods = ("started", "advanced", "finished")
-    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
-        raise InvalidValue
-    return value
 
 
 def _closeness(value: Any) -> str | None:
@@ -290,7 +284,10 @@ class ReadingOptions(Options):
     observer: Any = _option(
         None,
         "Object that receives the progress.",
-        rule=Rule("an object with the methods started, advanced, finished", _observer),
+        rule=where(
+            lambda value: isinstance(value, RunObserver) and not isinstance(value, type),
+            "an object with the methods started, advanced, finished",
+        ),
         command="",
     )
     directory: Path | None = _option(
@@ -314,7 +311,7 @@ class ReadingOptions(Options):
     def recorded(self) -> dict[str, Any]:
         """The options in a manifest, with which a resumed run has to agree, as JSON values."""
         result: dict[str, Any] = {}
-        for option in declared(type(self)):
+        for option in declared(type(self)).values():
             value, kept = getattr(self, option.name), option.recorded
             if kept or (kept is None and value != option.default):
                 result[option.name] = list(value) if isinstance(value, tuple) else value

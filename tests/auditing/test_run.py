@@ -264,5 +264,5 @@ def test_the_manifest_says_what_was_done(plain: AuditReport) -> None:
     }  # fmt: skip
     assert said.items() <= manifest.items()
     assert manifest["text_sha256"] != plain.manifest["text_sha256"]
-    recorded = {option.name for option in declared(AuditOptions) if option.recorded is not False}
+    recorded = {option.name for option in declared(AuditOptions).values() if option.recorded is not False}
     assert {"alpha", "template_scale"} <= recorded <= set(KEYS)

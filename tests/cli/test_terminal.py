@@ -172,16 +172,16 @@ class Lost:
 
 
 def test_ctrl_c_interrupts_at_once_in_the_main_thread_alone_and_is_given_back(tmp_path):
-    before, given, seen = signal.getsignal(signal.SIGINT), SilentObserver(), []
+    before, seen = signal.getsignal(signal.SIGINT), []
 
     def run() -> None:
-        with interruptible(given, AUDIT, tmp_path) as observer:
-            seen.append(observer)
+        with interruptible(SilentObserver(), AUDIT, tmp_path):
+            seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen == [given]
+    assert seen == [before]
     with (
         pytest.raises(Interrupted, match="before anything was saved"),
         interruptible(SilentObserver(), AUDIT, tmp_path),

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fenchel.auditing.example_search import WindowText
+from fenchel.auditing.example_search import WindowText, text_pieces
 from fenchel.errors import InputError
 from fenchel.io import windows as tokenization
-from fenchel.io.batches import Batch, Cursor, text_pieces
+from fenchel.io.batches import Batch, Cursor
 from fenchel.io.documents import open_documents
 from fenchel.io.runs import Shard
 from fenchel.io.windows import TokenWindows, decoder_start, longest_window, padding_token, special_tokens

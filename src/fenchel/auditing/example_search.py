@@ -30,9 +30,9 @@ from fenchel.auditing.examples import (
 from fenchel.auditing.heads import HeadKey
 from fenchel.auditing.measure import MeasuredCall, SampledQueries
 from fenchel.auditing.solution import layer_problem, solutions_of
-from fenchel.auditing.weight_moves import KEY_CLASSES, decoder_sides
+from fenchel.auditing.weight_moves import KEY_CLASSES, decoder_sides, token_text
 from fenchel.integrations.capture import AttentionCall
-from fenchel.io.batches import Batch, text_pieces, token_text
+from fenchel.io.batches import Batch
 from fenchel.run_options import AuditOptions
 
 
@@ -92,6 +92,47 @@ class _Candidate(FarQuery):
     exact: Tensor
 
 
+_INCOMPLETE = "\ufffd"
+
+
+def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text that each token adds to that of the tokens before it.
+
+    A token that begins a word begins with a space, one that continues a word does not. A character of several tokens
+    is added by the last of them.
+
+    Args:
+        tokenizer: Decodes ids; None if there is none.
+        ids: The tokens, without padding.
+
+    Returns:
+        A text for each token, the first without a leading space; special tokens are spelled out. Without a tokenizer
+        the ids.
+    """
+    if tokenizer is None:
+        return tuple(f" {number}" for number in ids)
+    ids, pieces = tuple(ids), list[str]()
+
+    @cache
+    def decoded_text(some: tuple[int, ...]) -> str:
+        return str(tokenizer.decode(list(some))) if some else ""
+
+    # Tokens up to ``known`` have their texts; the last of them, from ``start`` on, are decoded again as context.
+    start = known = 0
+    for end in range(1, len(ids) + 1):
+        before, decoded = decoded_text(ids[start:known]), decoded_text(ids[start:end])
+        # A character has at most 4 bytes.
+        if decoded.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4:
+            pieces.append("")
+            continue
+        # Some decoders clean up the text before: " do not" becomes " don't".
+        cut = decoded.startswith(before)
+        added = decoded[len(before) :] if cut else f" {decoded_text(ids[end - 1 : end]).strip()}"
+        pieces.append(added.lstrip() if not any(pieces) else added)
+        start, known = known, end
+    return tuple(pieces)
+
+
 _ENDS = (".", "!", "?", "…", "。", "！", "？")
 
 
@@ -99,7 +140,7 @@ class Sentences:
     """Starts of the words and sentences of a text.
 
     Args:
-        pieces: The text of every token (:func:`fenchel.io.batches.text_pieces`).
+        pieces: The text of every token (:func:`text_pieces`).
 
     Attributes:
         length: Number of tokens.

@@ -30,7 +30,7 @@ from torch import Tensor
 from fenchel.arguments import Kind
 from fenchel.functional.arguments import compute_dtype
 from fenchel.integrations.capture import AttentionCall
-from fenchel.io.batches import Batch, token_text
+from fenchel.io.batches import Batch
 
 # Types of tokens: ``word`` begins a word, ``piece`` continues one, ``other`` is not text.
 TOKEN_TYPES: tuple[str, ...] = ("special", "punctuation", "number", "word", "piece", "other")
@@ -43,6 +43,13 @@ MOVES: tuple[str, ...] = ("attention", "leaves", "reaches")
 
 # Columns of the table with these sums.
 MOVE_COLUMNS: tuple[str, ...] = tuple(f"{move}_{name}" for move in MOVES for name in KEY_CLASSES)
+
+
+def token_text(tokenizer: Any, number: int) -> str:
+    """The readable text of a token; its id if there is no tokenizer."""
+    if tokenizer is None:
+        return str(number)
+    return str(tokenizer.decode([number])).strip() or str(tokenizer.convert_ids_to_tokens(number))
 
 
 def decoder_sides(kind: Kind, batch: Batch) -> tuple[bool, bool]:

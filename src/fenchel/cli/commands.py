@@ -52,7 +52,7 @@ def with_options(model: type[Options]) -> Callable[[Callable[..., None]], Callab
     Args:
         model: The options; the command is called with an instance of it.
     """
-    options = {option.command_name: option for option in declared(model) if option.command_name}
+    options = {option.command_name: option for option in declared(model).values() if option.command_name}
     names = {option.name: name.replace("_", " ") for name, option in options.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fenchel.arguments import checked, number_of, reason_of
-from fenchel.drawing import duration, short, titled_table
+from fenchel.drawing import duration, short, stacked, titled_table
 from fenchel.errors import FenchelError, OutputError
 from fenchel.io.runs import Progress, RunKind, RunObserver, SilentObserver, counts_of
 
@@ -54,11 +54,7 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
         self.unfinished = unfinished
 
     def with_command(self, arguments: Sequence[str]) -> Interrupted:
-        """The same with the command that resumes the run.
-
-        Args:
-            arguments: Arguments of the interrupted command.
-        """
+        """The same with the command that resumes the run, given the arguments of the interrupted one."""
         if not self.unfinished:
             return self
         if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -81,7 +77,8 @@ def exit_code_of(command: Callable[[], int]) -> int:
     before = warnings.showwarning
     warnings.showwarning = _show_warning
     try:
-        with _leaving_at_once():
+        # Imports may turn a KeyboardInterrupt into another error, or discard it.
+        with _on_interrupt(_leave):
             return command()
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("FENCHEL_TRACEBACK", "") not in ("", "0"):
@@ -95,12 +92,12 @@ def exit_code_of(command: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def _leaving_at_once() -> Iterator[None]:
-    """End the process at Ctrl-C, since imports may turn a ``KeyboardInterrupt`` into another error or discard it."""
+def _on_interrupt(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle Ctrl-C within the block; other threads than the main one cannot."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, _leave)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -108,6 +105,7 @@ def _leaving_at_once() -> Iterator[None]:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
+    """End the process at once."""
     say("interrupted")
     os._exit(_INTERRUPTED)
 
@@ -175,20 +173,17 @@ def interruptible(observer: RunObserver, kind: RunKind, folder: Path) -> Iterato
     Raises:
         Interrupted: If the user has interrupted the run.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield observer
-        return
     interrupting = _InterruptingObserver(observer, signal.getsignal(signal.SIGINT))
-    before, hook = signal.signal(signal.SIGINT, interrupting.interrupt), sys.unraisablehook
+    hook = sys.unraisablehook
     sys.unraisablehook = lambda what: None if what.exc_type is KeyboardInterrupt else hook(what)
     try:
-        yield interrupting
+        with _on_interrupt(interrupting.interrupt):
+            yield interrupting
         if not interrupting.begun and is_first_process():
             say(f"the {kind.name} in {folder} was already finished; nothing was measured again")
     except KeyboardInterrupt:
         raise _interrupted(kind, folder) from None
     finally:
-        signal.signal(signal.SIGINT, before)
         sys.unraisablehook = hook
 
 
@@ -434,20 +429,18 @@ def print_list(entries: Iterable[Entry]) -> None:
 
     from fenchel.catalogue.registry import NOTES
 
-    console, entries = _standard_output(), list(entries)
+    console, entries, parts = _standard_output(), list(entries), list[Any]()
     shown = [name for name in _COLUMNS if console.width >= _WIDE or name not in _LEFT_OUT_IF_NARROW]
-    longest = max(len(entry.name) for entry in entries)
     for family, members in groupby(entries, lambda entry: entry.family):
         table = titled_table(family, *shown, left=shown)
-        table.columns[0].no_wrap, table.columns[0].min_width = True, longest
-        for entry in members:
-            table.add_row(*(Text(getattr(entry, _COLUMNS[name])) for name in shown))
-        console.print(table)
-        if family in NOTES:
-            console.print(Text(NOTES[family]))
+        table.columns[0].no_wrap, table.columns[0].min_width = True, max(len(one.name) for one in entries)
+        for one in members:
+            table.add_row(*(Text(getattr(one, _COLUMNS[name])) for name in shown))
+        parts += [table, *([NOTES[family]] if family in NOTES else [])]
     if console.width < _WIDE:
         note = f"Preference and evidence are listed from {_WIDE} columns on, and for each: fenchel catalogue NAME."
-        console.print(Text(note))
+        parts.append(note)
+    console.print(stacked(*parts))
 
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
@@ -457,16 +450,16 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
 
     from fenchel.catalogue.registry import differences, entry_lines
 
-    console, lines = _standard_output(), Table.grid(padding=(0, 2))
+    lines = Table.grid(padding=(0, 2))
     for label, line in entry_lines(entry):
         lines.add_row(Text(label, no_wrap=True), Text(line))
-    console.print(Text(entry.title, style="bold"), lines)
-    if not (measured := differences(entry, closeness, seed)):
-        return
-    under = f" under {closeness}" if closeness else ""
-    headings = ("estimator", "gap, at most", "total variation from exact", "output from exact")
-    table = titled_table(f"On its example{under}, seed {seed}", *headings, left=headings[:1])
-    for row in measured:
-        numbers = map(short, (row.gap, row.total_variation, row.output))
-        table.add_row(row.estimator.replace("_", " "), *numbers)
-    console.print(table, Text(_CAPTION, style="dim"))
+    parts: list[Any] = [(entry.title, "bold"), lines]
+    if measured := differences(entry, closeness, seed):
+        under = f" under {closeness}" if closeness else ""
+        headings = ("estimator", "gap, at most", "total variation from exact", "output from exact")
+        table = titled_table(f"On its example{under}, seed {seed}", *headings, left=headings[:1])
+        for row in measured:
+            numbers = map(short, (row.gap, row.total_variation, row.output))
+            table.add_row(row.estimator.replace("_", " "), *numbers)
+        parts += [table, (_CAPTION, "dim")]
+    _standard_output().print(stacked(*parts))

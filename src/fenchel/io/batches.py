@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -226,54 +225,6 @@ class Batch:
         return Batch(
             {}, None, None, tuple(documents), windows, self.tokens, self.after, self.fraction, self.tokenizer
         )
-
-
-def token_text(tokenizer: Any, number: int) -> str:
-    """The readable text of a token; its id if there is no tokenizer."""
-    if tokenizer is None:
-        return str(number)
-    return str(tokenizer.decode([number])).strip() or str(tokenizer.convert_ids_to_tokens(number))
-
-
-_INCOMPLETE = "\ufffd"
-
-
-def text_pieces(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text that each token adds to that of the tokens before it.
-
-    A token that begins a word begins with a space, one that continues a word does not. A character of several tokens
-    is added by the last of them.
-
-    Args:
-        tokenizer: Decodes ids; None if there is none.
-        ids: The tokens, without padding.
-
-    Returns:
-        A text for each token, the first without a leading space; special tokens are spelled out. Without a tokenizer
-        the ids.
-    """
-    if tokenizer is None:
-        return tuple(f" {number}" for number in ids)
-    ids, pieces = tuple(ids), list[str]()
-
-    @cache
-    def decoded_text(some: tuple[int, ...]) -> str:
-        return str(tokenizer.decode(list(some))) if some else ""
-
-    # Tokens up to ``known`` have their texts; the last of them, from ``start`` on, are decoded again as context.
-    start = known = 0
-    for end in range(1, len(ids) + 1):
-        before, decoded = decoded_text(ids[start:known]), decoded_text(ids[start:end])
-        # A character has at most 4 bytes.
-        if decoded.endswith(_INCOMPLETE) and end < len(ids) and end - known < 4:
-            pieces.append("")
-            continue
-        # Some decoders clean up the text before: " do not" becomes " don't".
-        cut = decoded.startswith(before)
-        added = decoded[len(before) :] if cut else f" {decoded_text(ids[end - 1 : end]).strip()}"
-        pieces.append(added.lstrip() if not any(pieces) else added)
-        start, known = known, end
-    return tuple(pieces)
 
 
 _PAD = "[PAD]"

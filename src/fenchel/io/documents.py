@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fenchel.arguments import checked, number_of, reason_of, shown
+from fenchel.arguments import checked, number_of, reason_of, shown, unwritable
 from fenchel.errors import FenchelError, InputError, require_packages
 
 # The name of the text that comes with the package.
@@ -139,20 +139,14 @@ def missing_column(column: str, present: Collection[str], where: str) -> InputEr
     )
 
 
-_NO_TEXT = re.compile("[\\0\ud800-\udfff]")
-
-
 def checked_text(text: str, where: str) -> str:
     """The text, which ``where`` locates in the message.
 
     Raises:
-        InputError: If it has a NUL character, or half of a surrogate pair, which JSON allows, but no tokenizer or file.
+        InputError: If it cannot be written in UTF-8, or has a NUL character.
     """
-    if found := _NO_TEXT.search(text):
-        kind = "NUL" if found[0] == "\0" else f"{found[0]!a}, an unpaired surrogate"
-        raise InputError(
-            f"{where} is not valid text: character {found.start() + 1} is {kind}. Fix or drop it."
-        )
+    if reason := unwritable(text):
+        raise InputError(f"{where} is not valid text: {reason}. Fix or drop it.")
     return text
 
 
