@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from fenchel.errors import InputError
-from fenchel.io.batches import PatchGrid, PatchImages
-from fenchel.io.images import ImageBatches, open_images
+from fenchel.io.batches import ImageBatches, PatchGrid, PatchImages, open_images
 from fenchel.io.runs import Shard
 from tests.io.test_documents import table
 from tests.vision_models import image_folder

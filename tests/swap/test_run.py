@@ -19,7 +19,7 @@ from fenchel.bootstrap import spearman
 from fenchel.cli import main
 from fenchel.errors import ConvergenceError, InputError, ModelError
 from fenchel.integrations.transformers import load_model, use_backend
-from fenchel.io.images import open_images
+from fenchel.io.batches import open_images
 from fenchel.nn import use_estimator
 from fenchel.swap import SwapReport, swap
 from fenchel.swap.conditions import Condition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from fenchel.errors import InputError, ModelError, OutputError
 from fenchel.integrations.registry import quiet, require_transformers
 from fenchel.integrations.sites import named_arguments
 from fenchel.integrations.transformers import load_model
+from fenchel.io.batches import ImageBatches, ImageFiles, open_images
 from fenchel.io.documents import Documents, open_documents
-from fenchel.io.images import ImageBatches, ImageFiles, open_images
 from fenchel.io.runs import WHOLE, Shard
 from fenchel.io.storage import PREFIX, digest_of_bytes, tensors_digest
-from fenchel.io.windows import ReadyBatches, TokenWindows, ready_made
+from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.nn.inference import attention_layers
 from fenchel.run_options import AuditOptions, ReadingOptions
+from fenchel.tensors import check_type
 
 Texts = str | Path | Iterable[str] | Iterable[Mapping[str, Any]]
 
@@ -294,6 +295,17 @@ def opened_documents(
         options.refuse_options_of_text("ready-made inputs were")
         return None
     return open_documents(texts, **options.of_text)  # pyright: ignore[reportArgumentType]
+
+
+def ready_made(texts: Any, tokenizer: Any) -> bool:
+    """Whether ``texts`` (a path, strings, or mappings of tensors) are model inputs rather than texts."""
+    if isinstance(texts, str | Path):
+        return False
+    if isinstance(texts, Mapping):
+        raise InputError("texts is one mapping; expected a list of mappings of model inputs. Write [inputs].")
+    check_type("texts", texts, Iterable, "a path, strings, or mappings of model inputs", error=InputError)
+    first = texts[0] if isinstance(texts, Sequence) and texts else None
+    return isinstance(first, Mapping | Tensor) or (tokenizer is None and not isinstance(first, str))
 
 
 def require_one_source(texts: Any, images: Path | None, *, needed: str, command: str) -> None:

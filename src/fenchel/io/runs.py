@@ -222,9 +222,15 @@ def differences(
 
 
 _TEMPORARY_PREFIX = ".fenchel-"
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_NOT_A_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST})
+_ELSEWHERE = "Choose a folder that you may write to"
+_AGAIN = "Free some space, then run the command again, with --resume where it has that"
+
+# Reasons, where that of the system is not clear, and remedies, by the number of an error.
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ("the disk is full", _AGAIN)),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), ("", _ELSEWHERE)),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), ("there is a file where a folder is expected", "")),
+}
 
 
 @contextlib.contextmanager
@@ -242,14 +248,8 @@ def guarded_writing(path: Path) -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
-        reason, advice = reason_of(error), "Choose another folder"
-        if error.errno in _DISK_FULL:
-            reason = "the disk is full"
-            advice = "Free some space, then run the command again, with --resume where it has that"
-        elif error.errno in _FORBIDDEN:
-            advice = "Choose a folder that you may write to"
-        elif error.errno in _NOT_A_FOLDER:
-            reason = "there is a file where a folder is expected"
+        reason, advice = _REMEDIES.get(error.errno or 0, ("", ""))
+        reason, advice = reason or reason_of(error), advice or "Choose another folder"
         raise OutputError(f"cannot write {path}: {reason}. {advice}; earlier results are intact.") from error
 
 

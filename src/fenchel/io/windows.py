@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,27 +17,160 @@ from fenchel.arguments import checked, shown
 from fenchel.errors import InputError
 from fenchel.io.batches import (
     BEGINNING,
+    PADDING,
     Batch,
     Cursor,
+    OutputMeasure,
     PatchImages,
-    ReadyBatch,
     TokenTexts,
     check_known,
-    model_inputs,
     vocabulary_size,
 )
 from fenchel.io.documents import Document, Documents
 from fenchel.io.runs import WHOLE, Shard
 from fenchel.io.storage import tensors_digest
-from fenchel.tensors import check_type
+from fenchel.tensors import INTEGERS
 
 _LONGEST_BY_DEFAULT = 512
 _PIECE = 1 << 20
-# Learned positions of these families start after the padding index, so their tables hold that many fewer
-# tokens.
+# Learned positions of these families start after the padding index, so their tables hold that many fewer tokens.
 _POSITIONS_AFTER_PADDING = frozenset(
     {"roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod"}
 )
+
+
+# For each mask of counted tokens: the entry with the tokens' texts, the model's mask, and the model's ids.
+_TOKENS = {
+    "counted": ("tokens", "attention_mask", "input_ids"),
+    "counted_decoder": ("tokens_decoder", "decoder_attention_mask", "decoder_input_ids"),
+}
+_NAMES = ("inputs", *_TOKENS, "documents", "windows", "tokens", "tokens_decoder", "loss", "score")
+_IDS = tuple(ids for _, _, ids in _TOKENS.values())
+
+
+def model_inputs(batch: Any) -> Any:
+    """The model's keyword arguments: the mapping under ``inputs``, or the batch itself."""
+    inputs = batch.get("inputs") if isinstance(batch, Mapping) else None
+    return inputs if isinstance(inputs, Mapping) else batch
+
+
+class ReadyBatch:
+    """One of :class:`ReadyBatches`, checked: its ``inputs``, the number of its ``rows``, and its other entries."""
+
+    def __init__(self, batch: Any, number: int, config: Any, texts: TokenTexts) -> None:
+        self.inputs: Mapping[str, Tensor] = model_inputs(batch)
+        self._entries: Mapping[str, Any] = {} if batch is self.inputs else batch
+        self._number, self._texts = number, texts
+        self.rows = self._batch_size()
+        for name in _IDS:
+            if name in self.inputs:
+                self._check_ids(name, self.inputs[name], config)
+        pixels = self.inputs.get("pixel_values")
+        if pixels is not None and self._is_one_image(pixels, getattr(config, "num_channels", 3)):
+            raise InputError(
+                f"model input {number} has pixel_values of shape {tuple(pixels.shape)}, which has no batch dimension; "
+                "expected (batch, channels, height, width). For a batch of one write pixel_values.unsqueeze(0)."
+            )
+        if unknown := [name for name in self._entries if name not in _NAMES]:
+            raise InputError(
+                f"batch {number} has {shown(unknown[0])}; expected names among {', '.join(_NAMES)}."
+            )
+
+    def _batch_size(self) -> int:
+        inputs, number = self.inputs, self._number
+        if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
+            raise InputError(
+                f"model input {number} is {shown(inputs)}; expected a mapping of the names of the model's arguments to "
+                "tensors, such as {'input_ids': tensor}."
+            )
+        sizes = {name: value.shape[0] for name, value in inputs.items() if value.dim() > 0}
+        # The patches of all images are concatenated, beside a grid with one row per image.
+        if self._grids:
+            return sizes.get("input_ids", sizes[self._grids[0]])
+        if len(set(sizes.values())) != 1:
+            raise InputError(
+                f"model input {number} has tensors of different batch sizes, {sizes}; expected one."
+            )
+        return next(iter(sizes.values()))
+
+    @property
+    def _grids(self) -> list[str]:
+        return [name for name, value in self.inputs.items() if name.endswith("grid_thw") and value.dim()]
+
+    def _is_one_image(self, pixels: Tensor, channels: int) -> bool:
+        # Patches have three dimensions too: rows, patches, width.
+        if self._grids or pixels.dim() != 3 or len(pixels) not in (1, 3, channels):
+            return pixels.dim() == 2 and not self._grids
+        others = [other for name, other in self.inputs.items() if name != "pixel_values" and other.dim()]
+        has_rows = any(len(other) == len(pixels) for other in others)
+        return pixels.shape[1] == pixels.shape[2] or (len(pixels) == channels and not has_rows)
+
+    def _check_ids(self, name: str, ids: Tensor, config: Any) -> None:
+        if ids.dtype not in INTEGERS or ids.dim() != 2 or not ids.numel():
+            remedy = f" For a batch of one write {name}.unsqueeze(0)." if ids.dim() == 1 else ""
+            raise InputError(
+                f"model input {self._number} has {name} of shape {tuple(ids.shape)} and {ids.dtype}; expected "
+                f"integers of shape (batch, tokens), at least one token.{remedy}"
+            )
+        check_known(ids.flatten().tolist(), None, config, target=name.startswith("decoder"))
+
+    def counted(self, name: str) -> Tensor | None:
+        """The tokens that count: as given, else those with a text, else those that the model's mask lets through."""
+        mask = self._entries.get(name)
+        if mask is None:
+            texts, mask_name, ids_name = _TOKENS[name]
+            if (ids := self.ids(texts)) is not None:
+                return ids != PADDING
+            mask, ids = self.inputs.get(mask_name), self.inputs.get(ids_name)
+            if mask is not None and mask.dim() == 2:
+                return mask.bool()
+            return None if ids is None else torch.ones_like(ids, dtype=torch.bool)
+        is_mask = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2
+        if not is_mask or len(mask) != self.rows:
+            got = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else shown(mask)
+            raise self._error(name, got, f"a tensor ({self.rows}, tokens) of torch.bool")
+        return mask.cpu()
+
+    def ids(self, name: str) -> Tensor | None:
+        """(rows, tokens) ids of the texts of tokens, padded on the right."""
+        rows = self._entries.get(name)
+        if rows is None:
+            return None
+        expected = f"a list of token texts for each of {self.rows} rows"
+        if not isinstance(rows, list | tuple) or len(rows) != self.rows:
+            raise self._error(name, shown(rows), expected)
+        for row in rows:
+            if not isinstance(row, list | tuple) or not all(isinstance(text, str) for text in row):
+                raise self._error(name, f"a row {shown(row)}", expected)
+        mask = self._entries.get(name.replace("tokens", "counted"))
+        longest = max(map(len, rows))
+        length = longest if mask is None else mask.shape[1]
+        if longest > length:
+            raise self._error(name, f"a row of {longest} tokens", f"at most {length}, as in its counted")
+        return self._texts.ids(rows, length)
+
+    def numbers(self, name: str) -> tuple[int, ...] | None:
+        """A number for each row."""
+        numbers = self._entries.get(name)
+        if isinstance(numbers, Tensor):
+            numbers = numbers.tolist()
+        if numbers is None:
+            return None
+        fits = isinstance(numbers, list | tuple) and len(numbers) == self.rows
+        if not fits or not all(type(number) is int and number >= 1 for number in numbers):
+            raise self._error(name, shown(numbers), f"{self.rows} whole numbers from 1")
+        return tuple(numbers)
+
+    def measure(self, name: str) -> OutputMeasure | None:
+        """A function of the model's output."""
+        function: OutputMeasure | None = self._entries.get(name)
+        if function is None or callable(function):
+            return function
+        expected = "a function of the model's output that returns one number per row"
+        raise self._error(name, shown(function), expected)
+
+    def _error(self, name: str, got: str, expected: str) -> InputError:
+        return InputError(f"batch {self._number} has {name} {got}; expected {expected}.")
 
 
 class ReadyBatches:
@@ -56,13 +188,10 @@ class ReadyBatches:
     Args:
         inputs: The batches.
         config: The model's configuration, with the size of its vocabulary.
-        max_tokens: Stop at the first batch at which this many tokens have been counted, over all shards.
-            If the inputs have neither ids nor a mask, a row counts as one token. Default: no limit.
+        max_tokens: As of :class:`TokenWindows`, but the last batch counts as a whole. If the inputs have neither ids
+            nor a mask, a row counts as one token.
         shard: The share of the batches.
         loader: The file that loaded them, if any.
-
-    Raises:
-        InputError: If an option is out of range.
 
     Example:
         >>> images = ReadyBatches([{"pixel_values": torch.zeros(2, 3, 8, 8)}])
@@ -97,7 +226,9 @@ class ReadyBatches:
         batches = list[dict[str, Any]]()
         for batch in self.inputs:
             inputs = model_inputs(batch)
-            if not isinstance(inputs, Mapping) or not all(map(_is_dense, inputs.values())):
+            values = inputs.values() if isinstance(inputs, Mapping) else [None]
+            dense = (isinstance(x, Tensor) and x.layout == torch.strided and not x.is_nested for x in values)
+            if not all(dense):
                 return None
             others = {} if inputs is batch else {f"beside inputs: {name}": one for name, one in batch.items()}
             others.pop("beside inputs: inputs", None)
@@ -106,13 +237,7 @@ class ReadyBatches:
         return tensors_digest(batches)
 
     def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
-        """The batches from a place on.
-
-        Args:
-            start: ``Batch.after`` of the previous batch. Default: the beginning.
-
-        Yields:
-            A batch for each mapping.
+        """The batches from a place on, ``Batch.after`` of the previous one.
 
         Raises:
             InputError: If there are no inputs, or one of them is not a mapping of tensors with one batch dimension.
@@ -128,7 +253,11 @@ class ReadyBatches:
                 continue
             if place.tokens >= budget:
                 return
-            counted = ready.counted("counted")
+            counted, ids, ids_decoder = (
+                ready.counted("counted"),
+                ready.ids("tokens"),
+                ready.ids("tokens_decoder"),
+            )
             tokens = rows if counted is None else int(counted.sum())
             windows = ready.numbers("windows") or (1,) * rows
             place = Cursor(number, 0, place.tokens + tokens, place.documents + windows.count(1))
@@ -141,35 +270,15 @@ class ReadyBatches:
                 tokens=tokens,
                 after=place,
                 fraction=max(number / length if length else 0.0, place.tokens / budget) or None,
-                tokenizer=self._texts if ready.has_texts else None,
+                tokenizer=None if ids is None and ids_decoder is None else self._texts,
                 pictures=PatchImages.of(inputs.get("pixel_values"), self._config),
-                ids=ready.ids("tokens"),
-                ids_decoder=ready.ids("tokens_decoder"),
+                ids=ids,
+                ids_decoder=ids_decoder,
                 loss=ready.measure("loss"),
                 score=ready.measure("score"),
             )
         if number == 0:
             raise InputError("the iterable yielded no model inputs; expected at least one.")
-
-
-def ready_made(texts: Any, tokenizer: Any) -> bool:
-    """Whether ``texts`` are model inputs rather than texts.
-
-    Args:
-        texts: A path, strings, or mappings of tensors.
-        tokenizer: The tokenizer, if any.
-    """
-    if isinstance(texts, str | Path):
-        return False
-    if isinstance(texts, Mapping):
-        raise InputError("texts is one mapping; expected a list of mappings of model inputs. Write [inputs].")
-    check_type("texts", texts, Iterable, "a path, strings, or mappings of model inputs", error=InputError)
-    first = texts[0] if isinstance(texts, Sequence) and texts else None
-    return isinstance(first, Mapping | Tensor) or (tokenizer is None and not isinstance(first, str))
-
-
-def _is_dense(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
 
 
 @dataclass(frozen=True)
@@ -199,15 +308,14 @@ class TokenWindows:
     Args:
         documents: The documents.
         tokenizer: A tokenizer of ``transformers``.
-        config: The model's configuration, with its number of positions and whether it has a decoder. An
-            encoder-decoder model reads every window twice, as the encoder's text and, shifted right by its start
-            token, as the decoder's (teacher forcing); a document with a target gives that to the decoder instead.
+        config: The model's configuration. An encoder-decoder model reads every window twice, as the encoder's text and,
+            shifted right by its start token, as the decoder's (teacher forcing), or there the document's target.
         max_length: Number of tokens in a window, special tokens included. Default: the maximum of tokenizer and
             model, at most 512.
         stride: Distance in tokens between the starts of two windows. Default: no overlap.
         batch_size: Number of windows in a batch.
-        max_tokens: Stop when this many tokens have been counted, over all shards. The last window is whole, so that
-            its attention is unchanged, but only its first tokens count. Default: no limit.
+        max_tokens: Stop when this many tokens have been counted, over all shards. The last window is whole, but only
+            its first tokens count. Default: no limit.
         shard: The share of the documents.
 
     Raises:
@@ -247,12 +355,12 @@ class TokenWindows:
         self.max_tokens = checked("max_tokens", max_tokens)
         self.max_length = longest_window(tokenizer, config, max_length)
         self.prefix, self.suffix = special_tokens(tokenizer)
-        self.room = room = self.max_length - len(self.prefix) - len(self.suffix)
+        special = len(self.prefix) + len(self.suffix)
+        self.room = room = self.max_length - special
         if room < 1:
             raise InputError(
-                f"max length {self.max_length} leaves no room for text: this tokenizer adds "
-                f"{self.max_length - room} special tokens to a window. Give at least "
-                f"{self.max_length - room + 1}."
+                f"max length {self.max_length} leaves no room for text: this tokenizer adds {special} special tokens "
+                f"to a window. Give at least {special + 1}."
             )
         self.stride = room if stride is None else checked("stride", stride)
         if self.stride > room:
@@ -270,13 +378,7 @@ class TokenWindows:
         return self.documents.text_sha256
 
     def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
-        """The batches from a place on.
-
-        Args:
-            start: ``Batch.after`` of the previous batch. Default: the beginning.
-
-        Yields:
-            Batches of ``batch_size`` windows; the last one may be smaller.
+        """The batches from a place on, ``Batch.after`` of the previous one; the last may be smaller.
 
         Raises:
             InputError: If the source cannot be read, or none of its documents has a token.
@@ -295,16 +397,13 @@ class TokenWindows:
             if document.index < start.document or not self.shard.takes(document.index):
                 continue
             begun += 1
-            for number, (tokens, counted, decoder, share) in enumerate(self._cut(document), start=1):
-                if document.index == start.document and number <= start.window:
+            for window, (tokens, counted, decoder, share) in enumerate(self._cut(document), start=1):
+                if document.index == start.document and window <= start.window:
                     continue
-                counted = _first(counted, budget - place.tokens)
-                place = Cursor(
-                    document=document.index,
-                    window=number,
-                    tokens=place.tokens + sum(counted),
-                    documents=place.documents + (number == 1),
-                )
+                left, before = budget - place.tokens, accumulate(counted)
+                counted = [mark and number <= left for mark, number in zip(counted, before, strict=True)]
+                total, documents = place.tokens + sum(counted), place.documents + (window == 1)
+                place = Cursor(document.index, window, total, documents)
                 counted_decoder = counted if document.target is None else [True] * len(decoder)
                 fraction = max(document.fraction_at(share) or 0.0, place.tokens / budget) or None
                 yield Window(tokens, counted, decoder, counted_decoder, document.number, place, fraction)
@@ -400,30 +499,11 @@ def padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor]
     return padded, pad_sequence([torch.ones(len(row), dtype=torch.int64) for row in rows], batch_first=True)
 
 
-def _first(counted: list[bool], limit: float) -> list[bool]:
-    """The marks, with only the first ``limit`` of them set."""
-    return [
-        mark and before < limit for mark, before in zip(counted, accumulate(counted, initial=0), strict=False)
-    ]
-
-
 def longest_window(tokenizer: Any, config: Any, max_length: int | None) -> int:
-    """The number of tokens in a window, special tokens included.
-
-    Args:
-        tokenizer: With the default ``model_max_length``, if any.
-        config: The model's configuration, with the limit ``max_position_embeddings``, if any.
-        max_length: The requested number; None for the smaller of the two, at most 512.
+    """The number of tokens in a window, special tokens included: ``max_length``, or the most that fit, at most 512.
 
     Raises:
         InputError: If ``max_length`` is more than the model's positions.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> tokenizer = SimpleNamespace(model_max_length=256)
-        >>> config = SimpleNamespace(max_position_embeddings=512)
-        >>> longest_window(tokenizer, config, None)
-        256
     """
     positions = _positions(config)
     if max_length is not None:
@@ -447,11 +527,7 @@ def _positions(config: Any) -> int | None:
 
 
 def decoder_start(config: Any) -> int | None:
-    """The id of the first token of the decoder; None if the model is no encoder-decoder.
-
-    Raises:
-        InputError: If the configuration names no such token.
-    """
+    """The id of the first token of the decoder; None if the model is no encoder-decoder."""
     if not getattr(config, "is_encoder_decoder", False):
         return None
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
@@ -464,29 +540,26 @@ def decoder_start(config: Any) -> int | None:
 
 
 def padding_token(tokenizer: Any, config: Any = None) -> int:
-    """The id that fills short rows: the token for padding, else that for the end of a text, else 0.
-
-    These positions are masked and never counted, so any id that the model knows will do.
-    """
+    """The id that fills short rows: of padding, else of the end of a text, else 0; those positions are masked."""
     known = vocabulary_size(config, target=False) or math.inf
     tokens = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
     return next((token for token in tokens if isinstance(token, int) and 0 <= token < known), 0)
 
 
 def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that a tokenizer adds before and after a text.
-
-    Args:
-        tokenizer: A tokenizer of ``transformers``; it is given the first probe that it does not turn into nothing.
-        target: Whether the text is the target of a translation model.
-
-    Returns:
-        Ids of the tokens before the text and of those after it.
+    """Ids of the special tokens that a tokenizer adds before and after a text, or the target of a translation model.
 
     Raises:
-        InputError: If the tokens of the text are not found between special tokens.
+        InputError: If the tokens of the first probe with any are not found between special tokens.
     """
-    _check_tokenizer(tokenizer)
+    try:
+        ids = token_ids(tokenizer, "a")
+    except Exception:  # of any object that is not a tokenizer
+        ids = [None]
+    if isinstance(tokenizer, type) or not all(isinstance(number, int) for number in ids):
+        raise InputError(
+            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which returns input_ids."
+        )
     known = getattr(tokenizer, "convert_ids_to_tokens", None)
     probes = ["a", "the", "0", ".", *(known(list(range(min(len(tokenizer), 100)))) if known else ())]
     for probe in probes:
@@ -501,28 +574,10 @@ def special_tokens(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, 
     )
 
 
-def _check_tokenizer(tokenizer: Any) -> None:
-    try:
-        ids = token_ids(tokenizer, "a")
-    except Exception:  # of any object that is not a tokenizer
-        ids = None
-    if isinstance(tokenizer, type) or ids is None or not all(isinstance(number, int) for number in ids):
-        raise InputError(
-            f"tokenizer is {shown(tokenizer)}; expected a tokenizer of transformers, which returns input_ids."
-        )
-
-
 def token_ids(
     tokenizer: Any, text: str, *, add_special_tokens: bool = False, target: bool = False
 ) -> list[int]:
-    """The ids of all tokens of a text, however long it is.
-
-    Args:
-        tokenizer: A tokenizer of ``transformers``.
-        text: Any text.
-        add_special_tokens: Whether to add the tokens that mark its beginning and end.
-        target: Whether the text is the target of a translation model; some have another vocabulary for targets.
-    """
+    """The ids of all tokens of a text, however long; some translation models have another vocabulary for targets."""
     options: dict[str, Any] = {"add_special_tokens": add_special_tokens, "verbose": False}
     encoded = tokenizer(text_target=text, **options) if target else tokenizer(text, **options)
     return list(encoded["input_ids"])
@@ -530,9 +585,6 @@ def token_ids(
 
 def pieces(text: str) -> Iterator[tuple[str, float]]:
     """Cut a long text at spaces into pieces of a million characters, to limit the memory of the tokenizer.
-
-    Args:
-        text: Any text; most are one piece.
 
     Yields:
         Each piece, and the share of the text up to its end.

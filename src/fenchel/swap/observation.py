@@ -18,8 +18,7 @@ from fenchel.auditing.inputs import on_device
 from fenchel.errors import ModelError
 from fenchel.integrations.capture import Capture, CapturedHead
 from fenchel.integrations.registry import attending_modules
-from fenchel.io.batches import BEGINNING, Batch, Cursor
-from fenchel.io.images import ImageBatches
+from fenchel.io.batches import BEGINNING, Batch, Cursor, ImageBatches
 from fenchel.io.windows import ReadyBatches, TokenWindows
 from fenchel.swap.conditions import Site
 

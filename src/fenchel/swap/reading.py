@@ -18,7 +18,7 @@ from fenchel.auditing.inputs import RunModel, batches_of, load_run, refuse_besid
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.registry import has_own_layers
 from fenchel.integrations.sites import check_names, named_arguments
-from fenchel.io.batches import Batch, model_inputs
+from fenchel.io.batches import Batch, ImageFiles, open_images
 from fenchel.io.documents import (
     Documents,
     checked_text,
@@ -29,8 +29,7 @@ from fenchel.io.documents import (
     table_rows,
     text_of,
 )
-from fenchel.io.images import ImageFiles, open_images
-from fenchel.io.windows import ReadyBatches, TokenWindows
+from fenchel.io.windows import ReadyBatches, TokenWindows, model_inputs
 from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.conditions import as_first_order
 from fenchel.swap.observation import Task

@@ -18,9 +18,8 @@ from fenchel.arguments import number_of, shown
 from fenchel.auditing.inputs import device_and_dtype
 from fenchel.errors import InputError, ModelError
 from fenchel.integrations.transformers import LanguageHead
-from fenchel.io.batches import Batch, Cursor, check_known
+from fenchel.io.batches import Batch, Cursor, ImageBatches, check_known
 from fenchel.io.documents import Document, Documents, open_documents
-from fenchel.io.images import ImageBatches
 from fenchel.io.windows import ReadyBatches, TokenWindows, Window, pieces, special_tokens, token_ids
 from fenchel.run_options import SwapOptions
 from fenchel.swap.observation import IGNORED, Observation, Step, Task, observe_layers
