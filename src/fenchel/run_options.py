@@ -32,12 +32,11 @@ from fenchel.arguments import (
     where,
     whole,
 )
-from fenchel.errors import FenchelError, InputError, MissingExtraError
+from fenchel.errors import InputError, MissingExtraError
 from fenchel.io.runs import WHOLE, RunObserver, Shard, SilentObserver
 
 try:
-    from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-    from pydantic_core import ValidationError
+    from pydantic import BaseModel, ConfigDict, Field
 except ImportError as error:
     raise MissingExtraError("pydantic", "hf") from error
 
@@ -140,29 +139,19 @@ class Options(BaseModel):
             InputError: If an option is invalid.
             TypeError: If there is no option of a name.
         """
-        try:
-            return cls.model_validate(given, context=_names)
-        except ValidationError as error:
-            first = error.errors()[0]
-            if first["type"] == "extra_forbidden":
-                wrong, commands = (
-                    first["loc"][0],
-                    {one.command_name: one.name for one in declared(cls).values()},
-                )
-                commands["text"] = "texts"  # an argument, of every command that reads texts
-                known = (
-                    repr(commands[wrong]) if wrong in commands else f"one of {', '.join(cls.model_fields)}"
-                )
-                raise TypeError(f"there is no option {wrong!r}; expected {known}.") from None
-            raised = first.get("ctx", {}).get("error")
-            raise (raised if isinstance(raised, FenchelError) else InputError(str(error))) from None
+        known, names = declared(cls), _names or {}
+        for wrong in (name for name in given if name not in known):
+            commands = {"text": "texts", **{one.command_name: one.name for one in known.values()}}
+            expected = repr(commands[wrong]) if wrong in commands else f"one of {', '.join(known)}"
+            raise TypeError(f"there is no option {wrong!r}; expected {expected}.")
+        for name, value in given.items():
+            given[name] = known[name].rule.check(names.get(name, name.replace("_", " ")), value)
+        result = cls(**given)
+        result._check_together()
+        return result
 
-    @field_validator("*", mode="plain")
-    @classmethod
-    def _by_rule(cls, value: Any, info: ValidationInfo) -> Any:
-        name = str(info.field_name)
-        called = (info.context or {}).get(name, name.replace("_", " "))
-        return declared(cls)[name].rule.check(called, value)
+    def _check_together(self) -> None:
+        """Raise if options contradict each other."""
 
 
 @cache
@@ -334,13 +323,11 @@ class ReadingOptions(Options):
                     f"{name.replace('_', ' ')} applies to texts only, but {read} given. Leave it out."
                 )
 
-    @model_validator(mode="after")
-    def _with_a_folder(self) -> Self:
+    def _check_together(self) -> None:
         if self.directory is None and (self.resume or self.overwrite):
             raise InputError(
                 "resume or overwrite was given without a directory; expected directory=, the folder of the run."
             )
-        return self
 
 
 class SourceOptions(ReadingOptions):
@@ -456,14 +443,13 @@ class AuditOptions(SourceOptions):
     )
     keep_queries: bool = _option(False, "Has no effect: every audit keeps its queries.", hidden=True)
 
-    @model_validator(mode="after")
-    def _with_templates_to_scale(self) -> Self:
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.template_scale != "model" and self.space != "input":
             raise InputError(
                 f"template scale is {self.template_scale}, but in space {self.space} templates are the keys as the "
                 "model scales them. Leave it out, or give --space input (space='input')."
             )
-        return self
 
     @property
     def measured_closeness(self) -> AbstractCloseness | None:
@@ -558,8 +544,8 @@ class SwapOptions(SourceOptions):
         command="",
     )
 
-    @model_validator(mode="after")
-    def _with_a_control(self) -> Self:
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.estimators == ("none",) and self.ablations:
             if "alphas" not in self.model_fields_set:
                 object.__setattr__(self, "alphas", (1.0,))
@@ -568,7 +554,6 @@ class SwapOptions(SourceOptions):
                 f"alphas is {list(self.alphas)}; expected at least one other than 1. Without a control a better "
                 "estimator cannot be told from softer attention."
             )
-        return self
 
 
 class ReproduceOptions(ReadingOptions):

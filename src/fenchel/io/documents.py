@@ -43,22 +43,20 @@ class Document:
         number: Its number in the source, from 1: the line of a text or jsonl file, the row of a table.
         text: The text; never blank.
         target: The target text of an encoder-decoder model, if any.
-        before: Share of the source before the document; None if the length of the source is unknown.
-        after: Share of the source up to its end, likewise.
+        before: Share of the source before the document.
+        after: Share of the source up to its end; None if the length of the source is unknown.
     """
 
     index: int
     number: int
     text: str
     target: str | None = None
-    before: float | None = None
+    before: float = 0.0
     after: float | None = None
 
     def fraction_at(self, share: float) -> float | None:
         """Share of the source up to this share of the document; None if the length of the source is unknown."""
-        if self.before is None or self.after is None:
-            return None
-        return self.before + share * (self.after - self.before)
+        return None if self.after is None else self.before + share * (self.after - self.before)
 
 
 # Number from 1, values by column, and the share of the source up to the end of the row.
@@ -104,8 +102,7 @@ class Documents:
             )
             if not text.strip():
                 continue
-            start = None if fraction is None else before
-            yield Document(index, number, text, target[0] if target else None, start, fraction)
+            yield Document(index, number, text, target[0] if target else None, before, fraction)
             index, before = index + 1, fraction or 0.0
         if index == 0:
             raise InputError(
