@@ -22,13 +22,7 @@ from fenchel.cumulants import CumulantFamily
 from fenchel.errors import DomainError, ProblemError
 from fenchel.estimate import Estimate, estimate_of
 from fenchel.estimators.exact_solver import ascended, check_reached, solved_block
-from fenchel.estimators.implicit import (
-    AbstractEquation,
-    Expansion,
-    StationaryPoint,
-    implicit_dual_point,
-    second_order_point,
-)
+from fenchel.estimators.implicit import AbstractEquation, Expansion, StationaryPoint, second_order_point
 from fenchel.family import Block
 from fenchel.problem import DEFAULT_MEMORY_BUDGET, P_co, Problem, QueryLayout
 from fenchel.reliability import within_radius
@@ -78,7 +72,7 @@ class Estimator(ABC):
     def joined(self, problem: Problem, dual: Tensor) -> Tensor:
         """A dual point of this solver, (..., m, d), with gradients to all tensors of the problem."""
         assert self.equation is not None  # noqa: S101 -- others override this
-        return implicit_dual_point(problem, self.equation, dual)
+        return self.equation.joined(problem, dual)
 
     def _checked(self, problem: Problem) -> int:
         """The memory budget, after checking that the estimator is defined for the problem."""

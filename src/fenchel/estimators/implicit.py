@@ -48,6 +48,19 @@ class AbstractEquation(ABC):
             nu: ν, (g, r, d).
         """
 
+    def joined(self, problem: Problem, dual: Tensor) -> Tensor:
+        r"""A dual point with gradients to all tensors of the problem.
+
+        Args:
+            problem: The problem, whose data may require gradients.
+            dual: λ, (..., m, d), assumed to be the exact solution of this equation.
+
+        Returns:
+            The same numbers, with gradients.
+        """
+        fixed = dual.detach()
+        return _Implicit.apply(self.residual(problem, fixed).expand_as(fixed), fixed, problem, self)
+
 
 class StationaryPoint(AbstractEquation):
     r""":math:`\nabla\mathcal{D}(\lambda) = 0`: the maximiser of the dual.
@@ -154,22 +167,6 @@ def with_one_hessian(
     root = centred * torch.where(possible, curved.mT, 1).sqrt() * possible
     within = solve(alpha * (root @ root.mT), evidence @ root.mT)
     return alpha * (evidence - alpha * (within @ root))
-
-
-def implicit_dual_point(problem: Problem, equation: AbstractEquation, dual: Tensor) -> Tensor:
-    r"""A dual point with gradients to all tensors of the problem.
-
-    Args:
-        problem: The problem, whose data may require gradients.
-        equation: The equation that the dual point solves.
-        dual: λ, (..., m, d), assumed to be the exact solution.
-
-    Returns:
-        The same numbers, with gradients.
-    """
-    fixed = dual.detach()
-    residual = equation.residual(problem, fixed).expand_as(fixed)
-    return _Implicit.apply(residual, fixed, problem, equation)
 
 
 class _Implicit(torch.autograd.Function):

@@ -58,6 +58,7 @@ class TransportInference(Inference):
     """A call of transport attention; arguments as of :func:`fenchel.functional.infer`."""
 
     needs_keys = True
+    remedy = "gamma larger, or alpha or the norms of the templates smaller"
 
     def __init__(
         self,
@@ -102,8 +103,7 @@ class TransportInference(Inference):
     def _make_point(self) -> Tensor:
         if isinstance(self._solver, FirstOrder) or self._evidence.numel() == 0:
             return self._alpha * self._evidence
-        remedy = "gamma larger, or alpha or the norms of the templates smaller"
-        return solved_dual_point(self._problems, self._solver, remedy)
+        return solved_dual_point(self._problems, self._solver, self.remedy)
 
     @override
     def _make_output(self) -> Tensor:
