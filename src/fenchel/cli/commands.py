@@ -82,6 +82,8 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     """An option as a parameter of typer."""
     kind, parser = option.rule.kind, None
     default = option.default if option.command_default is ... else option.command_default
+    if isinstance(default, tuple):
+        default = ",".join(default)
     if isinstance(kind, tuple) and int not in kind:
         kind = Literal[kind]
     elif kind not in (bool, str):
@@ -99,11 +101,7 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty
-        if option.required
-        else ",".join(default)
-        if isinstance(default, tuple)
-        else default,
+        default=inspect.Parameter.empty if option.required else default,
         annotation=Annotated[kind if option.required or kind is bool else kind | None, declaration],
     )
 
@@ -116,7 +114,7 @@ def _parsed(kind: Any, text: Any) -> Any:
             return text
         kind, others = int, f", nor {' or '.join(one for one in kind if isinstance(one, str))}"
     if kind == list[int]:
-        return numbers(text, MOST_LAYERS)
+        return numbers(text)
     if kind == list[str]:
         return [part.strip() for part in text.split(",")]
     try:
@@ -129,21 +127,14 @@ def _wrong(text: str, why: str) -> typer.BadParameter:
     return typer.BadParameter(f"{shown(text)} {why}.")
 
 
-def numbers(text: str, most: int) -> list[int]:
-    """Parse numbers and ranges that are separated by commas.
-
-    Args:
-        text: Such as ``1,3-5``.
-        most: The largest permitted number.
-
-    Returns:
-        The numbers, sorted and each once.
+def numbers(text: str) -> list[int]:
+    """Numbers of layers or heads and ranges of them, separated by commas, as sorted numbers.
 
     Raises:
         typer.BadParameter: If the text is anything else.
 
     Example:
-        >>> numbers("7,1,3-5,4", 100)
+        >>> numbers("7,1,3-5,4")
         [1, 3, 4, 5, 7]
     """
     result: set[int] = set()
@@ -152,8 +143,8 @@ def numbers(text: str, most: int) -> list[int]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise _wrong(text, "is not a list of numbers and ranges, such as 1,3-5")
-        if last > most:
-            raise _wrong(text, f"goes up to {last:,}; expected numbers from 1 to {most:,}")
+        if last > MOST_LAYERS:
+            raise _wrong(text, f"goes up to {last:,}; expected numbers from 1 to {MOST_LAYERS:,}")
         result.update(range(first, last + 1))
     return sorted(result)
 
@@ -458,7 +449,7 @@ _UsageError: type[Exception] = next(
 
 def _explained(error: Any) -> str:
     """The error of a command line and a hint to the help."""
-    text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
+    text = str(error.format_message()).rstrip(".")
     command = getattr(getattr(error, "ctx", None), "command_path", "fenchel")
     return f"{text}. Try '{command} -h' for help."
 

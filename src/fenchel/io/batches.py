@@ -73,10 +73,7 @@ class PatchImages:
     def of(cls, pixels: Tensor | None, config: Any, processor: Any = None) -> PatchImages | None:
         """The images of a batch; None if there are none, or the model does not cut them into patches.
 
-        Args:
-            pixels: (B, C, H, W), or None.
-            config: The model's configuration, with a ``patch_size``.
-            processor: The image processor, with ``image_mean`` and ``image_std``.
+        The size of patches is that of the model's configuration, the mean and deviation those of the image processor.
         """
         size: Any = getattr(config, "patch_size", None)
         patch: Any = tuple(size) if isinstance(size, list | tuple) else (size, size)
@@ -301,13 +298,7 @@ class TokenTexts:
 
 
 def check_known(ids: Sequence[int], tokenizer: Any, config: Any, *, target: bool = False) -> None:
-    """Raise if the model has no embedding for a token.
-
-    Args:
-        ids: The ids of the tokens.
-        tokenizer: The tokenizer, if any.
-        config: The model's configuration; without a size of the vocabulary nothing is checked.
-        target: Whether they are tokens of an encoder-decoder's target.
+    """Raise if a model whose configuration has the size of its vocabulary has no embedding for a token.
 
     Raises:
         InputError: Naming the first such token.
@@ -545,13 +536,7 @@ class ImageBatches:
         self.description, self.text_sha256 = images.description, images.sha256
 
     def batches(self, start: Cursor = BEGINNING) -> Iterator[Batch]:
-        """The batches from a place on.
-
-        Args:
-            start: ``Batch.after`` of the previous batch. Default: the beginning.
-
-        Yields:
-            Batches of images of one size.
+        """The batches from a place on, ``Batch.after`` of the previous one, each of images of one size.
 
         Raises:
             InputError: If an image cannot be read or processed.

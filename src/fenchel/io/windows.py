@@ -181,8 +181,7 @@ class ReadyBatches:
     * ``counted``, ``counted_decoder``: (B, n) bool, the tokens that count as queries, and those of a decoder besides an
       encoder.
     * ``documents``, ``windows``: a number from 1 for each row.
-    * ``tokens``, ``tokens_decoder``: a list of token texts for each row, as
-      :class:`~fenchel.io.batches.TokenTexts` reads them; shorter rows are padded on the right.
+    * ``tokens``, ``tokens_decoder``: a list of token texts for each row, as ``TokenTexts`` reads them.
     * ``loss``, ``score``: functions of the model's output, which return one number per row.
 
     Args:
@@ -584,11 +583,7 @@ def token_ids(
 
 
 def pieces(text: str) -> Iterator[tuple[str, float]]:
-    """Cut a long text at spaces into pieces of a million characters, to limit the memory of the tokenizer.
-
-    Yields:
-        Each piece, and the share of the text up to its end.
-    """
+    """Pieces of a million characters of a long text, cut at spaces, and the share of the text up to the end of each."""
     begin = 0
     while begin < len(text):
         end = begin + _PIECE
