@@ -64,11 +64,6 @@ def test_what_is_of_the_right_kind_may_be_out_of_range(name, value):
     assert len(str(caught.value)) < 300
 
 
-def test_the_caller_chooses_name_and_error():
-    with pytest.raises(ProblemError, match=r"^γ is 0; expected a finite number above 0"):
-        checked("gamma", 0, called="γ", error=ProblemError)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "taken"),
     [
@@ -96,7 +91,9 @@ def test_what_is_taken_is_as_the_rest_of_the_package_takes_it(name, value, taken
     assert type(found) is type(taken)
 
 
-def test_examples_in_the_words_are_in_range():
+def test_examples_in_the_words_are_in_range_and_the_caller_chooses_name_and_error():
+    with pytest.raises(ProblemError, match=r"^γ is 0; expected a finite number above 0"):
+        checked("gamma", 0, called="γ", error=ProblemError)
     for name in NUMBERS:
         example = ARGUMENTS[name].expected.rpartition("such as ")[2].split(" ")[0]
         checked(name, float(example) if "." in example or "e" in example else int(example))

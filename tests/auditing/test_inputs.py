@@ -29,14 +29,6 @@ def test_a_dtype_by_name_or_as_torch_has_it(dtype, becomes):
     assert loaded(dtype=dtype).model.dtype == becomes
 
 
-def test_a_dtype_that_attention_does_not_compute_in():
-    for dtype in ("int8", "half", torch.complex64, torch.float8_e4m3fn):
-        with pytest.raises(
-            InputError, match=r"dtype is .*; expected one of auto, bfloat16, float16, float32"
-        ):
-            loaded(dtype=dtype)
-
-
 def test_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = torch.zeros
 
@@ -50,9 +42,14 @@ def test_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded()
 
 
-def test_a_revision_is_asked_of_names_alone():
+def test_a_revision_is_asked_of_names_alone_and_a_dtype_is_one_that_attention_computes_in():
     with pytest.raises(InputError, match="revision 'main' was given with a model that is already loaded"):
         loaded(revision="main")
+    for dtype in ("int8", "half", torch.complex64, torch.float8_e4m3fn):
+        with pytest.raises(
+            InputError, match=r"dtype is .*; expected one of auto, bfloat16, float16, float32"
+        ):
+            loaded(dtype=dtype)
 
 
 def test_a_loaded_model_is_left_as_it_was():
@@ -131,12 +128,9 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
     refuse_beside_loader(None, texts="a.txt")
 
 
-def test_packages_that_are_there_pass_without_being_imported():
+def test_packages_that_are_there_are_not_imported_and_the_first_that_is_missing_is_named_with_its_extra():
     before = set(sys.modules)
     require_packages("dev", "this", "antigravity")
     assert not {"this", "antigravity"} & (set(sys.modules) - before)
-
-
-def test_the_first_that_is_missing_is_named_with_its_extra():
     with pytest.raises(MissingExtraError, match=r"no_such is not installed\. Run: pip install .*\[report\]'"):
         require_packages("report", "json", "no_such", "neither")

@@ -259,10 +259,7 @@ def saved_classifier(folder: Path) -> Any:
 TEXTS = ["w1 w2 w3", "w5 w6", "w9", "w2 w4 w6 w8"]
 
 
-CLASSES: list[list[Any]] = [[0, 1, 1, 0], ["bad", "good", "good", "bad"], [False, True, True, False]]
-
-
-@pytest.mark.parametrize("labels", CLASSES)
+@pytest.mark.parametrize("labels", [[0, 1, 1, 0], ["bad", "good", "good", "bad"], [False, True, True, False]])
 def test_a_classifier_is_measured_by_its_own_head(tmp_path: Path, labels: list[Any]) -> None:
     model = saved_classifier(tmp_path / "model")
     polars.DataFrame({"text": TEXTS, "mood": labels}).write_csv(tmp_path / "texts.csv")

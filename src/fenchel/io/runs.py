@@ -311,7 +311,8 @@ def check_writable(folder: Path, needed_bytes: int = 1 << 20) -> None:
     with guarded_writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in folder.glob(f"{_TEMPORARY_PREFIX}*"):
-            left_over.unlink(missing_ok=True)
+            if left_over.is_file():
+                left_over.unlink(missing_ok=True)
         probe = folder / f"{_TEMPORARY_PREFIX}probe-{secrets.token_hex(4)}"
         probe.write_bytes(b"\0")
         probe.unlink()
