@@ -172,6 +172,8 @@ def test_a_table_that_holds_a_long_text_many_times_is_not_unfolded(file):
 def hub(monkeypatch):
     """A dataset library that knows one dataset, with two splits, and records how it was asked."""
     import datasets
+    import huggingface_hub
+    from datasets import config as settings
     from datasets.exceptions import DatasetNotFoundError
 
     asked: list[tuple[object, ...]] = []
@@ -183,14 +185,22 @@ def hub(monkeypatch):
         yield {"text": "row 0"}
         raise ConnectionError("the cable\nwas cut")
 
+    def find(hub: object, path: str, timeout: float) -> None:
+        if path.startswith("nowhere/"):
+            raise TimeoutError("no route")
+
     def load(path: str, config: str | None = None, *, streaming: bool = False):
         asked.append((path, config, streaming))
+        # Only what is cached is looked for where the hub does not answer: nothing is tried again.
+        assert path.startswith("nowhere/") == settings.HF_HUB_OFFLINE
         if path not in ("somebody/known", "somebody/unreliable"):
             raise DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub\nmore")
         stream = datasets.IterableDataset.from_generator(rows if path == "somebody/known" else broken)
         return datasets.IterableDatasetDict({"train": stream, "test": stream.take(1)})
 
     monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(settings, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", find)
     return asked
 
 
@@ -205,6 +215,7 @@ def test_bad_dataset(hub):
     options: Any
     for name, options, message in (
         ("nobody/nothing", {}, r"'nobody/nothing' is neither a local file nor a dataset .* doesn't exist on"),
+        ("nowhere/known", {}, r"'nowhere/known' is .* opened: the hub does not answer \(no route\)\. Check"),
         ("nothing", {}, r"'nothing' is neither a local file nor a dataset"),
         ("somebody/known@valid", {}, r"has no split 'valid'; it has 'train', 'test'.*somebody/known@train"),
         ("somebody/known", {"text_column": "words"}, r"row 1 of .* has no column 'words'; it has 'text'"),

@@ -453,9 +453,12 @@ def _dataset_rows(name: str, columns: Sequence[str]) -> Rows:
         import datasets
 
         splits: Any
-        with _one_line(
-            f"{name!r} is neither a local file nor a dataset that can be opened",
-            "Check the spelling and the network, or give the path of a text or a table.",
+        with (
+            _one_line(
+                f"{name!r} is neither a local file nor a dataset that can be opened",
+                "Check the spelling and the network, or give the path of a text or a table.",
+            ),
+            _without_repeated_requests(path),
         ):
             splits = datasets.load_dataset(path, config or None, streaming=True)
         chosen = split or ("train" if "train" in splits else next(iter(splits)) if len(splits) == 1 else "")
@@ -472,6 +475,30 @@ def _dataset_rows(name: str, columns: Sequence[str]) -> Rows:
 
     advice = "Check the network, then continue from the last checkpoint with --resume."
     return _read(opened, f"reading dataset {name!r} stopped", advice)
+
+
+@contextlib.contextmanager
+def _without_repeated_requests(path: str) -> Iterator[None]:
+    """Use only the cache of datasets if the hub does not answer at once: requests are repeated for half a minute."""
+    from datasets import config
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    before, unreachable = config.HF_HUB_OFFLINE, None
+    try:
+        HfApi().dataset_info(path, timeout=20)
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):
+        pass  # load_dataset says why
+    except Exception as error:  # no network, in whichever way the client says so
+        config.HF_HUB_OFFLINE, unreachable = True, error
+    try:
+        yield
+    except Exception as error:
+        if unreachable is None:
+            raise
+        raise ConnectionError(f"the hub does not answer ({reason_of(unreachable)})") from error
+    finally:
+        config.HF_HUB_OFFLINE = before
 
 
 _DAMAGED = "Check that the file is complete and has the format that its name ends in."
