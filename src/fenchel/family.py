@@ -27,18 +27,8 @@ from typing_extensions import override
 from fenchel.blocks import Part
 from fenchel.closeness import KL, AbstractCloseness
 from fenchel.preference import AbstractPreference, Discrete
-from fenchel.tensors import (
-    SMALL,
-    centre,
-    column,
-    dot,
-    listed,
-    needs_gradient,
-    norm,
-    summed,
-    total,
-    values_are_known,
-)
+from fenchel.preference.abstract import SMALL
+from fenchel.tensors import centre, column, dot, listed, needs_gradient, norm, summed, total, values_are_known
 
 Line = Callable[[Tensor], tuple[Tensor, Tensor]]
 

@@ -1,4 +1,4 @@
-"""Checks of tensors, mostly without reading elements; norms, sums and centres, and rows near uniform.
+"""Checks of tensors, mostly without reading elements; norms, sums and centres.
 
 Checks run in every call of attention, also while it is compiled, exported or transformed.
 """
@@ -556,30 +556,3 @@ def centre(vectors: Tensor, usable: Tensor | None) -> Tensor:
         return vectors.mean(-2, keepdim=True)
     some = usable.to(vectors.dtype)
     return some @ vectors / some.sum(-1, keepdim=True).clamp(min=1)
-
-
-# Potentials up to this, in units of the modulus, use formulas without cancellation.
-SMALL = 0.5
-
-
-def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
-    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
-
-    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
-    """
-    e = torch.expm1(potential)
-    mass = (preference * e).sum(-1, keepdim=True)
-    return preference * (e - mass) / (1 + mass)
-
-
-def counted_and_small(
-    exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
-) -> tuple[Tensor, Tensor]:
-    """Exponents, 0 where masked, (..., m, n), and the rows with absolute values within a level, bool (..., m, 1)."""
-    if log_weights is not None:
-        masked = torch.isneginf(log_weights)
-        if not values_are_known(exponents) or bool(masked.any()):
-            exponents = exponents.masked_fill(masked, 0)
-    # Faster than the maximum absolute value, which would allocate an array.
-    largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
-    return exponents, largest <= level

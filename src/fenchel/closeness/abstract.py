@@ -14,18 +14,14 @@ from typing_extensions import override
 from fenchel.closeness.sparse_weights import LEAST_LOG_WEIGHT
 from fenchel.errors import ProblemError
 from fenchel.preference import Discrete
-from fenchel.preference.abstract import Replaceable, jacobian_of_gradient
-from fenchel.tensors import (
-    LINEAR,
+from fenchel.preference.abstract import (
     SMALL,
-    UNIT,
-    checked_argument,
-    column,
+    Replaceable,
     counted_and_small,
+    jacobian_of_gradient,
     near_displacement,
-    positive_tensor,
-    values_are_known,
 )
+from fenchel.tensors import LINEAR, UNIT, checked_argument, column, positive_tensor, values_are_known
 
 Operator = Callable[[Tensor], Tensor]
 

@@ -41,12 +41,7 @@ from fenchel.functional.arguments import (
     normalised_log_weights,
     without_autocast,
 )
-from fenchel.tensors import (
-    checked_argument,
-    is_transformed,
-    log_weights,
-    values_are_known,
-)
+from fenchel.tensors import checked_argument, is_transformed, log_weights, values_are_known
 
 Found = TypeVar("Found")
 

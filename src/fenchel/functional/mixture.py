@@ -12,12 +12,7 @@ from typing_extensions import override
 
 from fenchel.closeness import KL
 from fenchel.estimators import FirstOrder, SecondOrder
-from fenchel.functional.arguments import (
-    AttentionArguments,
-    checked_scale,
-    compute_dtype,
-    refuse_overflow,
-)
+from fenchel.functional.arguments import AttentionArguments, checked_scale, compute_dtype, refuse_overflow
 from fenchel.functional.certificate import AttentionCertificate, ProblemRows
 from fenchel.functional.exact import check_second_order, with_one_covariance
 from fenchel.functional.inference import Inference, Options, Variant, infer, output_at, weights_at

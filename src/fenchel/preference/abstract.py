@@ -1,4 +1,4 @@
-"""Abstract preferences, defined by their cumulant and its first two derivatives; and checks of parameters."""
+"""Abstract preferences, defined by their cumulant and its first two derivatives; checks of parameters; small shifts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 from typing_extensions import override
 
-from fenchel.arguments import shown
 from fenchel.errors import DomainError, ProblemError
 from fenchel.tensors import (
     PRECISE,
@@ -22,11 +21,11 @@ from fenchel.tensors import (
     check_entries,
     check_floating,
     check_tensor,
-    check_type,
     first_index,
     has,
     is_under_autocast,
     summed,
+    values_are_known,
     widened,
 )
 
@@ -552,29 +551,28 @@ def check_together(
         raise ProblemError(f"{what}: {listed}{note}") from None
 
 
-def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tuple[int, ...]:
-    """The shape of samples as a tuple.
+# Potentials up to this, in units of the modulus, use formulas without cancellation.
+SMALL = 0.5
 
-    Raises:
-        ProblemError: If it is not a shape, or the generator is not one of the device.
+
+def near_displacement(potential: Tensor, preference: Tensor) -> Tensor:
+    r"""The difference p - u at a small potential (..., m, n), to rounding relative to itself.
+
+    .. math:: p_i - u_i = u_i\,\frac{e_i - \langle u, e\rangle}{1 + \langle u, e\rangle}, \qquad e = e^f - 1
     """
-    expected = "a torch.Generator, such as torch.Generator().manual_seed(0)"
-    check_type("generator", generator, torch.Generator | None, expected)
-    if generator is not None and generator.device.type != device.type:
-        raise ProblemError(
-            f"generator is on {generator.device}, but the distribution is on {device}; make one with "
-            f"torch.Generator({str(device)!r})"
-        )
-    sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
-    if not isinstance(sizes, tuple | list) or not all(
-        isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes
-    ):
-        raise ProblemError(
-            f"shape is {shown(shape)}; expected a number of samples, or a tuple such as (100, 2)"
-        )
-    return tuple(sizes)
+    e = torch.expm1(potential)
+    mass = (preference * e).sum(-1, keepdim=True)
+    return preference * (e - mass) / (1 + mass)
 
 
-def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal samples."""
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+def counted_and_small(
+    exponents: Tensor, log_weights: Tensor | None, level: float | Tensor = SMALL
+) -> tuple[Tensor, Tensor]:
+    """Exponents, 0 where masked, (..., m, n), and the rows with absolute values within a level, bool (..., m, 1)."""
+    if log_weights is not None:
+        masked = torch.isneginf(log_weights)
+        if not values_are_known(exponents) or bool(masked.any()):
+            exponents = exponents.masked_fill(masked, 0)
+    # Faster than the maximum absolute value, which would allocate an array.
+    largest = torch.maximum(exponents.amax(-1, keepdim=True), -exponents.amin(-1, keepdim=True))
+    return exponents, largest <= level

@@ -24,13 +24,18 @@ from torch.distributions import (
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import Convertible, checked_parameter, normal, some_rows
+from fenchel.preference.abstract import Convertible, checked_parameter, some_rows
 from fenchel.tensors import check_entries, check_tensor, first_index, has, values_are_known
 
 Sizes = tuple[int, ...]
 
 # Selects the entries of a parameter for each row, given its number of trailing dimensions.
 Pick = Callable[[Tensor, int], Tensor]
+
+
+def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal samples."""
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def all_rows(tensor: Tensor, dims: int) -> Tensor:

@@ -11,18 +11,24 @@ from torch import Tensor
 from torch.distributions import Distribution
 from typing_extensions import override
 
+from fenchel.arguments import shown
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import AbstractWeighted, Shape, checked_parameter, checked_sample_shape
+from fenchel.preference.abstract import (
+    AbstractWeighted,
+    Shape,
+    checked_parameter,
+    counted_and_small,
+    near_displacement,
+)
 from fenchel.tensors import (
     MASK,
     centre,
     check_entries,
     check_tensor,
-    counted_and_small,
+    check_type,
     first_index,
     is_causal_bias,
     log_weights,
-    near_displacement,
     values_are_known,
     without_causal_bias,
 )
@@ -219,6 +225,29 @@ def checked_log_weights(given: Any, n: int, like: Tensor, *, of: str, thing: str
 def center_of(vectors: Tensor, log_weights: Tensor) -> Tensor:
     """The centre of the vectors that are not masked for all queries, without gradient."""
     return centre(vectors.detach(), (log_weights > -torch.inf).any(-2, keepdim=True))
+
+
+def checked_sample_shape(shape: Any, generator: Any, device: torch.device) -> tuple[int, ...]:
+    """The shape of samples as a tuple.
+
+    Raises:
+        ProblemError: If it is not a shape, or the generator is not one of the device.
+    """
+    expected = "a torch.Generator, such as torch.Generator().manual_seed(0)"
+    check_type("generator", generator, torch.Generator | None, expected)
+    if generator is not None and generator.device.type != device.type:
+        raise ProblemError(
+            f"generator is on {generator.device}, but the distribution is on {device}; make one with "
+            f"torch.Generator({str(device)!r})"
+        )
+    sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
+    if not isinstance(sizes, tuple | list) or not all(
+        isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes
+    ):
+        raise ProblemError(
+            f"shape is {shown(shape)}; expected a number of samples, or a tuple such as (100, 2)"
+        )
+    return tuple(sizes)
 
 
 def drawn_indices(

@@ -16,7 +16,7 @@ from fenchel.preference.abstract import (
     Shape,
     check_together,
     checked_parameter,
-    checked_sample_shape,
+    counted_and_small,
     some_rows,
     sums,
 )
@@ -24,12 +24,13 @@ from fenchel.preference.covariance import checked_covariance
 from fenchel.preference.discrete import (
     center_of,
     checked_log_weights,
+    checked_sample_shape,
     displacement,
     drawn_indices,
     log_mean_exp,
     picked,
 )
-from fenchel.tensors import HALF, counted_and_small, first_index, values_are_known
+from fenchel.tensors import HALF, first_index, values_are_known
 
 
 class Gaussian(AbstractPreference):

@@ -13,13 +13,8 @@ from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from fenchel.errors import ProblemError
-from fenchel.preference.abstract import (
-    AbstractPreference,
-    Shape,
-    check_together,
-    checked_parameter,
-    checked_sample_shape,
-)
+from fenchel.preference.abstract import AbstractPreference, Shape, check_together, checked_parameter
+from fenchel.preference.discrete import checked_sample_shape
 from fenchel.tensors import UNIT, check_entries
 
 # Number of rounding errors assumed for the formula of a coordinate; the longest has ten operations.
