@@ -1,8 +1,7 @@
 r"""Attention as slow, direct formulas, with which the ops of this package have to agree.
 
 Everything is dense, in the dtype given, and differentiable any number of times by autograd; the exact estimator unrolls
-Newton steps with dense Hessians, by autograd too. Nothing here is blocked, fused or implicit; arguments are checked as
-for the ops.
+Newton steps with dense Hessians. Nothing here is blocked, fused or implicit; arguments are checked as for the ops.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ class _Problem(NamedTuple):
     estimator: str
     steps: int
 
-    def dual_point(self, mean: Function) -> Tensor:
+    def dual_point(self, mean: Function, curvature: Function) -> Tensor:
         """λ, (B, H, m, d); see :func:`_dual_point`."""
-        return _dual_point(mean, self.evidence, self.alpha, self.estimator, self.steps)
+        return _dual_point(mean, curvature, self.evidence, self.alpha, self.estimator, self.steps)
 
 
 def _problem(
@@ -123,8 +122,10 @@ def log_weights(query: Tensor, key: Tensor, log_preference: Tensor | None) -> tu
     return torch.where(live, full, 0.0).log_softmax(-1), live
 
 
-def _dual_point(mean: Function, evidence: Tensor, alpha: Tensor, estimator: str, steps: int) -> Tensor:
-    r"""λ of an estimator, (B, H, m, d), from h(λ), (B, H, m, d), whose derivative is :math:`\nabla^2\varphi(\lambda)`.
+def _dual_point(
+    mean: Function, curvature: Function, evidence: Tensor, alpha: Tensor, estimator: str, steps: int
+) -> Tensor:
+    r"""λ of an estimator, (B, H, m, d), from h(λ), (B, H, m, d), and :math:`\nabla^2\varphi(\lambda)`, (B, H, m, d, d).
 
     Newton steps from 0 solve :math:`\nabla\mathcal{D}(\lambda) = h(0) + z - \lambda/\alpha - h(\lambda) = 0`, and each
     is halved until the gradient does not grow.
@@ -135,9 +136,7 @@ def _dual_point(mean: Function, evidence: Tensor, alpha: Tensor, estimator: str,
     identity = torch.eye(evidence.shape[-1], dtype=evidence.dtype, device=evidence.device)
 
     def hessian(dual: Tensor) -> Tensor:
-        # The mean of a query depends on its own λ alone.
-        curvature = torch.func.jacrev(lambda at: mean(at).sum((0, 1, 2)))(dual)
-        return identity / alpha.unsqueeze(-1) + curvature.movedim(0, -2)
+        return identity / alpha.unsqueeze(-1) + curvature(dual)
 
     def gradient(dual: Tensor) -> Tensor:
         return mean(nothing) + evidence - dual / alpha - mean(dual)
@@ -174,10 +173,15 @@ def dual_point(
             not grow.
     """
 
-    def mean(dual: Tensor) -> Tensor:
-        return (log_u + dual @ templates.mT).softmax(-1) @ templates
+    def weights(dual: Tensor) -> Tensor:
+        return (log_u + dual @ templates.mT).softmax(-1)
 
-    return _dual_point(mean, evidence, alpha, estimator, steps)
+    def covariance(dual: Tensor) -> Tensor:
+        p = weights(dual)
+        offsets = templates.unsqueeze(2) - (p @ templates).unsqueeze(3)
+        return offsets.mT @ (p.unsqueeze(-1) * offsets)
+
+    return _dual_point(lambda dual: weights(dual) @ templates, covariance, evidence, alpha, estimator, steps)
 
 
 def _inferred(problem: _Problem) -> tuple[Tensor, Tensor]:
@@ -229,8 +233,9 @@ def mixture_attention(
 ) -> Tensor:
     r"""The same as :func:`fenchel.functional.mixture_attention`, component by component (fact 11).
 
-    With log-evidence :math:`\langle m_k, \lambda\rangle + \tfrac12\langle s_k, \lambda^2\rangle` and mean
-    :math:`\sum_k r_k\,(m_k + s_k\circ\lambda)`.
+    With :math:`c_k = m_k + s_k\circ\lambda`: log-evidence :math:`\langle m_k, \lambda\rangle + \tfrac12\langle s_k,
+    \lambda^2\rangle`, mean :math:`\sum_k r_k c_k`, Hessian :math:`I/\alpha + \sum_k r_k\operatorname{diag} s_k +
+    \operatorname{Cov}_r(c)`.
     """
     problem = _problem(query, means, means if value is None else value, **options)
     scale, centres = problem.scale, problem.templates.unsqueeze(2)
@@ -241,11 +246,18 @@ def mixture_attention(
         point = dual.unsqueeze(3)
         return (problem.log_u + (centres * point + spreads * point.square() / 2).sum(-1)).softmax(-1)
 
-    def mean(dual: Tensor) -> Tensor:
-        moved = centres + spreads * dual.unsqueeze(3)
-        return (responsibilities(dual).unsqueeze(-1) * moved).sum(-2)
+    def moved(dual: Tensor) -> Tensor:
+        return centres + spreads * dual.unsqueeze(3)
 
-    dual = problem.dual_point(mean)
+    def mean(dual: Tensor) -> Tensor:
+        return (responsibilities(dual).unsqueeze(-1) * moved(dual)).sum(-2)
+
+    def curvature(dual: Tensor) -> Tensor:
+        r = responsibilities(dual).unsqueeze(-1)
+        offsets = moved(dual) - mean(dual).unsqueeze(3)
+        return torch.diag_embed((r * spreads).sum(-2)) + offsets.mT @ (r * offsets)
+
+    dual = problem.dual_point(mean, curvature)
     result = mean(dual) / scale if value is None else responsibilities(dual) @ of_query_heads(value)
     return torch.where(problem.live, result, 0.0)
 
@@ -296,12 +308,19 @@ def transport_attention(
     endless = matrix == torch.inf
     kernel = (-torch.where(endless, 0.0, matrix) / gamma).masked_fill(endless, -torch.inf)
 
-    def weights(dual: Tensor) -> Tensor:
+    def conditionals(dual: Tensor) -> Tensor:
         logits = (dual @ templates.mT).unsqueeze(-2) / gamma + kernel
-        conditionals = logits.masked_fill(~usable.unsqueeze(-2), -torch.inf).softmax(-1)
-        return (log_u.exp().unsqueeze(-2) @ conditionals).squeeze(-2)
+        return logits.masked_fill(~usable.unsqueeze(-2), -torch.inf).softmax(-1)
 
-    dual = problem.dual_point(lambda dual: weights(dual) @ templates)
+    def covariance(dual: Tensor) -> Tensor:
+        p = conditionals(dual)
+        centred = templates[:, :, None, None] - (p @ templates.unsqueeze(2)).unsqueeze(-2)
+        return torch.einsum("bhmi,bhmit,bhmitd,bhmite->bhmde", log_u.exp(), p, centred, centred) / gamma
+
+    def weights(dual: Tensor) -> Tensor:
+        return (log_u.exp().unsqueeze(-2) @ conditionals(dual)).squeeze(-2)
+
+    dual = problem.dual_point(lambda dual: weights(dual) @ templates, covariance)
     return torch.where(problem.live, weights(dual) @ values, 0.0)
 
 
