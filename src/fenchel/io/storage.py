@@ -204,6 +204,14 @@ def _sealed(named: Mapping[str, Any]) -> str:
     return f'{before}\n "digest": "{digest}",{after}'
 
 
+def _is_sealed(content: bytes, found: Any) -> bool:
+    """Whether a JSON file, which says ``found``, has the digest that was written into it."""
+    digest = found.get("digest") if isinstance(found, dict) else None
+    # A version control system may have changed all line ends of a copy.
+    before, _, after = content.replace(b"\r\n", b"\n").partition(f'\n "digest": "{digest}",'.encode())
+    return digest_of_bytes(before + after) == digest
+
+
 def write_document(path: Path, form: Form, values: Mapping[str, Any]) -> None:
     """Write a JSON file with a digest, atomically.
 
@@ -235,7 +243,9 @@ def read_document(path: Path, form: Form) -> dict[str, Any]:
     content = _content(path, form)
     try:
         found: Any = json.loads(content.decode("utf-8"))
-        json_text(found).encode("utf-8")  # raises on 1e999 and on half of a surrogate pair
+        is_sealed = _is_sealed(content, found)
+        if not is_sealed:
+            json_text(found).encode("utf-8")  # raises on 1e999 and on half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise form.refused(
             path, f"is not a {form.name}: it is not valid JSON ({reason_of(error)})"
@@ -248,9 +258,7 @@ def read_document(path: Path, form: Form) -> dict[str, Any]:
         raise form.refused(
             path, f"is not a {form.name} of this version of fenchel: its digest is missing or damaged"
         )
-    sealed = _sealed({name: value for name, value in found.items() if name != "digest"})
-    # So no key is there twice. A version control system may have changed all line ends of a copy.
-    if content.replace(b"\r\n", b"\n") != sealed.encode("utf-8"):
+    if not is_sealed:
         raise form.refused(path, CHANGED)
     if kind != form.name:
         raise form.refused(path, f"holds a {kind}, not a {form.name}")
