@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fenchel import functional as F
+from fenchel.nn import MultiheadAttention
 from fenchel.nn.preference import (
     AbstractPreference,
     Additive,
@@ -210,6 +211,16 @@ def test_additive_keeps_one_block_of_hidden_units_at_a_time_and_says_the_same():
         preference(inputs)
     all_units = 2 * HEADS * 5 * 7 * 4
     assert max(kept) < all_units / 4
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_weights_are_recomputed_for_the_gradient_of_a_preference(backend):
+    layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, preference=RelativePosition(HEADS))
+    run = layer if backend is None else torch.compile(layer, fullgraph=True, backend=backend)
+    tokens, kept = torch.randn(3, 40, WIDTH, dtype=torch.float32), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        run(tokens, tokens, tokens, need_weights=False)[0].sum().backward()
+    assert max(kept) < 3 * HEADS * 40 * 40
 
 
 GRID = (4, 5)

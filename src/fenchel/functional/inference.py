@@ -18,7 +18,7 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
-from fenchel.blocks import LEAST_QUERIES, Box, boxes_of_queries, in_parts
+from fenchel.blocks import LEAST_QUERIES, Box, boxes_of_queries, in_parts, recomputed
 from fenchel.closeness import AbstractCloseness
 from fenchel.closeness.custom import check_at_first_use
 from fenchel.errors import ProblemError
@@ -430,8 +430,8 @@ def _output_in_parts(call: AttentionArguments, dual: Tensor, dropout_p: float) -
     log_preference, call = call.log_preference, replace(call, query=lam, key=key, value=value)
     assert log_preference is not None  # noqa: S101 -- it wants a gradient
     if torch.compiler.is_compiling():
-        # A graph for any size cannot be cut.
-        return plain_attention(call, lam, dropout_p)
+        # A graph for any size cannot be cut into parts.
+        return recomputed(plain_attention, call, lam, dropout_p, random=True)
     # A second derivative would require storing the arrays of all parts.
     log_preference = once_differentiable(log_preference, "attention with a gradient to its preference")
 
