@@ -392,8 +392,8 @@ class TemplateFamily(Family):
         of_logits = (summed(k) + 8) * unit * length * self.radius
         if not self.closeness.is_softmax:
             # The shift is a difference of means here, however small it is.
-            _, lost = self.closeness.rounding(torch.zeros_like(length[..., 0]), of_logits[..., 0], n)
-            return (2 * self.radius * (2 * column(lost) + (summed(n) + 8) * unit)).expand_as(length)
+            relative, lost = map(column, self.closeness.rounding(of_logits[..., 0], of_logits[..., 0], n))
+            return (2 * self.radius * (relative + 2 * lost + (summed(n) + 8) * unit)).expand_as(length)
         of_weights = (summed(n) + 8 + 4 * self.level(length * self.radius)) * unit
         moved = (2 * length * self.radius).clamp(max=1) if accurate else 1.0
         return 2 * self.radius * (of_logits + of_weights * moved)

@@ -274,7 +274,10 @@ class ReadingOptions(Options):
         None,
         "Object that receives the progress.",
         rule=where(
-            lambda value: isinstance(value, RunObserver) and not isinstance(value, type),
+            lambda value: (
+                not isinstance(value, type)
+                and all(callable(getattr(value, name, None)) for name in ("started", "advanced", "finished"))
+            ),
             "an object with the methods started, advanced, finished",
         ),
         command="",

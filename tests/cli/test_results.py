@@ -105,6 +105,8 @@ def test_the_catalogue_lists_and_measures_and_names_what_is_near(command: Comman
         # Names are in one piece however narrow.
         assert {line.split()[0] for line in done.out.splitlines() if line.strip()} >= set(ENTRIES)
         assert ("from 120 columns on" in done.out, "…" in done.out) == (columns == "60", False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "…" not in command("catalogue", "convolution").out
     monkeypatch.delenv("COLUMNS")
     lines = [" ".join(line.split()) for line in command("catalogue").out.splitlines()]
     for one in ENTRIES.values():

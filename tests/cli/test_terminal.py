@@ -10,6 +10,8 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -25,19 +27,26 @@ from fenchel.cli.terminal import (
     exit_code_of,
     interruptible,
     observer_of_standard_error,
+    show_result,
 )
 from fenchel.io.runs import Progress, SilentObserver
 
 
 def test_a_terminal_gets_a_bar_a_file_lines_and_other_ranks_nothing(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    assert isinstance(observer_of_standard_error(), LineObserver)
+    assert type(observer_of_standard_error()) is LineObserver
     monkeypatch.setenv("RANK", "1")
     assert type(observer_of_standard_error()) is SilentObserver
     monkeypatch.setenv("RANK", "0")
-    assert isinstance(observer_of_standard_error(), LineObserver)
+    assert type(observer_of_standard_error()) is LineObserver
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert isinstance(observer_of_standard_error(), TerminalObserver)
+
+
+def test_a_folder_is_printed_by_its_name(capsys):
+    report: Any = SimpleNamespace(heads=[])
+    show_result(report, Path("a[b]"))
+    assert capsys.readouterr().out.endswith("recorded in a[b].\n")
     screen = io.StringIO()
     observer = TerminalObserver(Console(file=screen, force_terminal=True, width=120))
     observer.started({"model": "demo"})

@@ -412,9 +412,8 @@ def show_result(report: AuditReport, folder: Path) -> None:
     if not is_first_process():
         return
     if not report.heads:
-        _standard_output().print(
-            f"This shard has no documents; that is recorded in {folder}.", soft_wrap=True
-        )
+        said = f"This shard has no documents; that is recorded in {folder}."
+        _standard_output().print(said, markup=False, highlight=False, soft_wrap=True)
         return
     sentences = [summary_sentence(report), report.effects.note if report.effects else ""]
     sentences += [pattern.found for pattern in report.suggestions[:1]]
@@ -445,6 +444,7 @@ def print_list(entries: Iterable[Entry]) -> None:
 
 def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
     """Print one entry, and how far its estimators are from the exact solution on its example."""
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -452,7 +452,7 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
 
     lines = Table.grid(padding=(0, 2))
     for label, line in entry_lines(entry):
-        lines.add_row(Text(label, no_wrap=True), Text(line))
+        lines.add_row(Text(label, no_wrap=True), Text(line, overflow="fold"))
     parts: list[Any] = [(entry.title, "bold"), lines]
     if measured := differences(entry, closeness, seed):
         under = f" under {closeness}" if closeness else ""
@@ -462,4 +462,4 @@ def print_entry(entry: Entry, closeness: str | None, seed: int) -> None:
             numbers = map(short, (row.gap, row.total_variation, row.output))
             table.add_row(row.estimator.replace("_", " "), *numbers)
         parts += [table, (_CAPTION, "dim")]
-    _standard_output().print(stacked(*parts))
+    Console().print(stacked(*parts))

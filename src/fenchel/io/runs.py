@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from fenchel.arguments import number_of, reason_of, shown, whole
 from fenchel.errors import InputError, OutputError, require_packages
@@ -101,7 +101,6 @@ class Shard:
 WHOLE = Shard()
 
 
-@runtime_checkable
 class RunObserver(Protocol):
     """Receives the progress of a run."""
 

@@ -221,6 +221,10 @@ class MultiheadAttention(AttendingLayer, nn.MultiheadAttention):
             if getattr(self, attribute) is not None:
                 setattr(self, attribute, None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A tensor with a graph cannot be copied.
+        return {name: value for name, value in super().__getstate__().items() if name not in _KEPT.values()}
+
     def __getattr__(self, name: str) -> Any:
         if name not in _KEPT:
             return super().__getattr__(name)

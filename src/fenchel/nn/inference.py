@@ -343,13 +343,8 @@ class AttendingLayer:
                 setattr(self, name, getattr(self, f"_{name}"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies and files have no temporary state, and no results of calls: a tensor with a graph cannot be copied.
-        temporary = ("captured", "other")
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in temporary and not name.startswith("_last_")
-        }
+        # Copies and files have no temporary state.
+        return {name: value for name, value in self.__dict__.items() if name not in ("captured", "other")}
 
 
 def attention_layers(model: nn.Module) -> dict[str, AttendingLayer]:
