@@ -15,6 +15,8 @@ from tests.pages import Watched
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
+# What a power cut leaves is tested by nothing here; to wait for the disk takes a twentieth of an audit's time.
+os.fsync = lambda fd: None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,14 +41,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_waits_for_the_disk() -> Iterator[None]:
-    """What a power cut leaves is tested by nothing here; to wait for it takes a twentieth of an audit's time."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda file: None)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -67,12 +67,11 @@ def test_nothing_is_looked_at(looks: Looks, name: str) -> None:
     assert looks.found == []
 
 
-# Each op once, without and with a preference in turn: that neither is looked at is above.
 PAIRED = 2 * len((*WITHOUT_LOOKS, *SECOND_ORDER))
-IN_TURN = [name for place, name in enumerate(FIRST) if place >= PAIRED or place % 2 == place // 2 % 2]
 
 
-@pytest.mark.parametrize("name", IN_TURN)
+# Each op once, without and with a preference in turn: that neither is looked at is above.
+@pytest.mark.parametrize("name", [n for i, n in enumerate(FIRST) if i >= PAIRED or i % 2 == i // 2 % 2])
 def test_values_need_not_exist(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("sparse_weights", "tsallis"):  # whose steps are all alike
         monkeypatch.setattr(import_module(f"fenchel.closeness.{module}"), "STEPS_UNSEEN", 2)

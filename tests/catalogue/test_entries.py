@@ -31,7 +31,6 @@ from tests.catalogue.references import REFERENCES
 from tests.normal import drawn
 
 NAMES = list(ENTRIES)
-CLOSENESSES = ("tsallis:2:csiszar", "tsallis:1.5")
 INFERRED = [
     name for name in NAMES if ENTRIES[name].estimators and ENTRIES[name].verdict is not Verdict.NOT_ONE
 ]
@@ -39,9 +38,9 @@ INFERRED = [
 
 def ways(entry: Entry) -> list[tuple[str, str | None]]:
     """The estimators that an entry takes, and one of two closenesses, which are the entries' in turn."""
-    under = [("first_order", CLOSENESSES[0]), (entry.estimators[-1], CLOSENESSES[1])]
-    turn = under[NAMES.index(entry.name) % 2]
-    return [*((name, None) for name in entry.estimators), *([turn] if entry.takes_closeness else ())]
+    under = [("first_order", "tsallis:2:csiszar"), (entry.estimators[-1], "tsallis:1.5")]
+    turn = [under[NAMES.index(entry.name) % 2]] if entry.takes_closeness else []
+    return [*((name, None) for name in entry.estimators), *turn]
 
 
 def close(found: Tensor, expected: Tensor) -> None:
