@@ -52,7 +52,7 @@ def test_wrong_usage(command):
         ),
         (["audit", "demo", "--text", "t"], "Missing option '--out'"),
         ([*AUDIT, "--nonsense"], "No such option: --nonsense"),
-        ([*AUDIT, "--space", "outer"], "'outer' is not one of"),
+        ([*AUDIT, "--space", "outer"], "'--space': 'outer' is not one of"),
         (["swap", *AUDIT[1:], "--alphas", "much"], "'much' is not a list of numbers"),
         *(
             ([*AUDIT, "--layers", text], "is not a list of numbers and ranges, such as 1,3-5")
@@ -60,7 +60,7 @@ def test_wrong_usage(command):
         ),
         (["merge", "a", "b"], "say with --out where to write"),
         (["compare", "a"], "expected two or more", INPUT),
-        (["nonsense"], "No such command 'nonsense'"),
+        (["audti"], "No such command 'audti'. Did you mean 'audit'? Try 'fenchel -h'"),
     ):
         done = command(*arguments)
         assert done.code == (*code, USAGE)[0]

@@ -449,9 +449,9 @@ _UsageError: type[Exception] = next(
 
 def _explained(error: Any) -> str:
     """The error of a command line and a hint to the help."""
-    text = str(error.format_message()).rstrip(".")
+    text = str(error.format_message()).replace("Value error, ", "").rstrip(".")
     command = getattr(getattr(error, "ctx", None), "command_path", "fenchel")
-    return f"{text}. Try '{command} -h' for help."
+    return f"{text}{'' if text.endswith('?') else '.'} Try '{command} -h' for help."
 
 
 def _show_version(requested: bool) -> None:
