@@ -288,8 +288,13 @@ def directions(effects: Sequence[Interval], measure: str) -> str:
 
 
 def _level(value: float | None) -> str:
-    """A value to four digits; a rank correlation is undefined if all similarities of a condition are equal."""
-    return "undefined" if value is None else f"{value:.4f}"
+    """A value to four digits; a rank correlation is undefined if all similarities of a condition are equal.
+
+    Example:
+        >>> _level(-0.09812), _level(None)
+        ('−0.0981', 'undefined')
+    """
+    return "undefined" if value is None else f"{value:.4f}".replace("-", "−")
 
 
 def _taken(
@@ -333,11 +338,11 @@ def _against_controls(record: Mapping[str, Any], results: Mapping[str, Any]) -> 
     values = [control[quality] for control in controls if control[quality] is not None]
     spans, place = "", ""
     if len(values) > 1:
-        spans = f"first order with other α gives {min(values):.4f} to {max(values):.4f}"
+        spans = f"first order with other α gives {_level(min(values))} to {_level(max(values))}"
         inside = record[quality] is not None and min(values) <= record[quality] <= max(values)
         place = f", a range that {'includes' if inside else 'excludes'} this value"
     elif values:
-        spans = f"the control gives {values[0]:.4f}"
+        spans = f"the control gives {_level(values[0])}"
     difference = interval_of(compared, "difference")
     if difference.low is None:
         return f"There are too few units to choose a control on one half and compare on the other; {spans}."
@@ -363,7 +368,7 @@ def _moved(name: str, record: Mapping[str, Any], words: Wording) -> str:
     kept = interval_of(record, "ranking_agreement")
     spread = "; too few sentences for an interval"
     if kept.low is not None:
-        spread = f" [{kept.low:.4f}, {kept.high:.4f}]"
+        spread = f" [{_level(kept.low)}, {_level(kept.high)}]"
     return (
         f"{name} changes the sentence embeddings by 1 − cosine = {record['embedding_change']:.2g} on average (95 % of "
         f"them by at most {record['embedding_change_p95']:.2g}); relative to the model, the ranking of similarities "

@@ -528,7 +528,8 @@ def _cells(
 def _number(value: float | None) -> str:
     if value is None:
         return MISSING
-    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
+    text = f"{value:.4f}" if value == 0 or abs(value) >= 1e-4 else f"{value:.0e}"
+    return text.replace("-", "−", 1) if value < 0 else text
 
 
 def _difference(record: Record, quality: str) -> str:
