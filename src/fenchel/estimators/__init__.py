@@ -155,7 +155,8 @@ def _domain_error(problem: Problem, points: Callable[[Problem], Tensor], name: s
     )
 
 
-HALVINGS = 60
+# Bisections of log α, to more than six digits of α.
+_HALVINGS = 60
 
 
 def _largest_alpha(
@@ -170,7 +171,7 @@ def _largest_alpha(
         return inside is None or bool(inside.expand(trial.shape)[(*where[:-1], 0)])
 
     low, high = -700.0, math.log(alpha)
-    for _ in range(HALVINGS):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if is_admissible(math.exp(middle)) else (low, middle)
     result = math.exp(low)

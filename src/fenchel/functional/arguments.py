@@ -1,4 +1,4 @@
-"""Arguments of all attention ops, checked once and converted to one form; leading dimensions broadcast."""
+"""Arguments of all attention ops, checked once and converted to one form; dtypes, softmax and dropout of ops."""
 
 from __future__ import annotations
 

@@ -220,10 +220,16 @@ class Batch:
             )
         if parts == 1:
             return self
-        documents = (document for document in self.documents for _ in range(parts))
-        windows = tuple(range(1, parts + 1)) * rows
         return Batch(
-            {}, None, None, tuple(documents), windows, self.tokens, self.after, self.fraction, self.tokenizer
+            inputs={},
+            counted=None,
+            counted_decoder=None,
+            documents=tuple(document for document in self.documents for _ in range(parts)),
+            windows=tuple(range(1, parts + 1)) * rows,
+            tokens=self.tokens,
+            after=self.after,
+            fraction=self.fraction,
+            tokenizer=self.tokenizer,
         )
 
 
@@ -326,7 +332,7 @@ def vocabulary_size(config: Any, *, target: bool) -> int | None:
 # Endings of the files that are read as images.
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
-# Images are named in an error up to the third.
+# Number of images that an error names, and the most pixels of a side.
 _NAMED, _MOST_PIXELS = 3, 4096
 
 
