@@ -3,8 +3,9 @@ r"""The exact solver: mixing, Newton's method if that stalls, and float64 if rou
 A row has converged when its certificate, :math:`\alpha\lVert z - \lambda/\alpha - s(\lambda)\rVert` and a bound on the
 rounding errors of it, is at most ``tol`` times ‖λ‖. The methods are described in ``docs/exact-solver.md``; in detail:
 
-* Mixing: a row leaves when its residual fails to halve twice, and all leave after twelve iterations. Over templates
-  :math:`p_i - u_i` in the shift is computed by ``expm1`` if potentials are small, which avoids a difference of means.
+* Mixing: a row leaves when its residual fails to halve a fourth time, and all leave after twelve iterations. Over
+  templates :math:`p_i - u_i` in the shift is computed by ``expm1`` if potentials are small, which avoids a difference
+  of means.
 * Newton's direction: conjugate gradients to a relative residual of 1/20, and a Cholesky factor for rows that need
   more than k/4 + 16 iterations, up to 1,024 coordinates.
 * Line search: the slope :math:`\langle\nabla\mathcal D, \delta\rangle - t\lVert\delta\rVert^2/\alpha
@@ -45,7 +46,7 @@ DAMPING = 0.8
 RIDGE = 1e-5
 
 # Number of times the residual of a row may fail to halve before Newton's method takes over the row.
-MAX_STALLS = 1
+MAX_STALLS = 3
 
 # Share of unconverged rows at which mixing ends and Newton's method takes over.
 MIN_ACTIVE_SHARE = 0.005
