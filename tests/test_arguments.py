@@ -31,9 +31,7 @@ WORDS = {
 NUMBERS = sorted(name for name, rule in ARGUMENTS.items() if rule.kind in (int, float))
 
 
-def checked(
-    name: str, value: object, *, called: str | None = None, error: type[FenchelError] = InputError
-) -> Any:
+def checked(name: str, value: object, called: str = "", error: type[FenchelError] = InputError) -> Any:
     return ARGUMENTS[name].check(called or name.replace("_", " "), value, error)
 
 
@@ -64,27 +62,17 @@ def test_what_is_of_the_right_kind_may_be_out_of_range(name, value):
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "taken"),
-    [
-        *(("alpha", one, 0.25) for one in (np.float32(0.25), Fraction(1, 4), Decimal("0.25"))),
-        ("alpha", np.int64(2), 2.0),
-        ("scale", -1, -1.0),
-        ("batch_size", np.int32(8), 8),
-        ("max_tokens", None, None),
-        ("layers", {3, 1}, (1, 3)),
-        ("layers", np.array([2, 2]), (2,)),
-        ("heads", range(1, 4), (1, 2, 3)),
-        ("heads", None, None),
-        ("layers", [MOST_LAYERS], (MOST_LAYERS,)),
-        ("alphas", (1, 0.5, 1), (0.5, 1.0)),
-        ("device", torch.device("cpu"), "cpu"),
-        ("device", "cpu:0", "cpu:0"),
-        ("directory", Path("a"), Path("a")),
-        ("directory", "~/a", Path.home() / "a"),
-        ("dropout", 0, 0.0),
-    ],
-)
+TAKEN: list[tuple[str, Any, Any]] = [
+    *(("alpha", value, 0.25) for value in (np.float32(0.25), Fraction(1, 4), Decimal("0.25"))),
+    ("alpha", np.int64(2), 2.0), ("scale", -1, -1.0), ("dropout", 0, 0.0), ("batch_size", np.int32(8), 8),
+    *((name, None, None) for name in ("max_tokens", "heads")), ("heads", range(1, 4), (1, 2, 3)),
+    ("layers", {3, 1}, (1, 3)), ("layers", np.array([2, 2]), (2,)), ("layers", [MOST_LAYERS], (MOST_LAYERS,)),
+    ("alphas", (1, 0.5, 1), (0.5, 1.0)), ("device", torch.device("cpu"), "cpu"), ("device", "cpu:0", "cpu:0"),
+    ("directory", Path("a"), Path("a")), ("directory", "~/a", Path.home() / "a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "taken"), TAKEN)
 def test_what_is_taken_is_as_the_rest_of_the_package_takes_it(name, value, taken):
     found = checked(name, value)
     assert found == taken

@@ -124,10 +124,7 @@ IDS: list[tuple[Any, str]] = [
     ({"input_ids": torch.tensor([[1, 999]])}, "token id 999 is out of range; expected 0 to 63"),
     ({"input_ids": torch.tensor([[1, -1]])}, "token id -1 is out of range"),
     ({"input_ids": torch.rand(1, 4)}, "model input 1 has input_ids of shape"),
-    (
-        {"input_ids": torch.tensor([1, 2])},
-        "integers of shape \\(batch, tokens\\), at least one token. For .*unsqueeze",
-    ),
+    ({"input_ids": torch.tensor([1, 2])}, r"\(batch, tokens\), at least one token\. For .*unsqueeze"),
     ({"input_ids": torch.zeros(1, 0).long()}, "at least one token"),
 ]
 

@@ -193,9 +193,9 @@ def hub(monkeypatch):
         asked.append((path, config, streaming))
         # Only what is cached is looked for where the hub does not answer: nothing is tried again.
         assert path.startswith("nowhere/") == settings.HF_HUB_OFFLINE
-        if path not in ("somebody/known", "somebody/unreliable"):
+        if path not in ("somebody/known", "somebody/unreliable", "nowhere/cached"):
             raise DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub\nmore")
-        stream = datasets.IterableDataset.from_generator(rows if path == "somebody/known" else broken)
+        stream = datasets.IterableDataset.from_generator(broken if path == "somebody/unreliable" else rows)
         return datasets.IterableDatasetDict({"train": stream, "test": stream.take(1)})
 
     monkeypatch.setattr(datasets, "load_dataset", load)
@@ -208,6 +208,7 @@ def test_dataset_streams(hub):
     assert texts(open_documents("somebody/known")) == [(n, n + 1, f"row {n}") for n in range(3)]
     assert texts(open_documents("somebody/known:small@test", text_column="body")) == [(0, 1, "body 0")]
     assert hub == [("somebody/known", None, True), ("somebody/known", "small", True)]
+    assert texts(open_documents("nowhere/cached")) == texts(open_documents("somebody/known"))
     assert open_documents("somebody/known").text_sha256 is None
 
 

@@ -271,7 +271,7 @@ def test_decoder_reads_the_target_where_there_is_one(tokenizer, tmp_path):
     assert batch.tokens == 11
 
 
-def test_a_target_has_the_special_tokens_of_targets_and_fills_no_more_than_a_window(tokenizer, tmp_path):
+def test_a_target_has_the_special_tokens_of_targets_and_fits_into_a_window_of_a_decoder(tokenizer, tmp_path):
     class Translator:
         model_max_length, pad_token_id, eos_token_id = 512, 0, None
 
@@ -289,9 +289,6 @@ def test_a_target_has_the_special_tokens_of_targets_and_fills_no_more_than_a_win
     assert batch.inputs["decoder_input_ids"][0].tolist() == [1, *range(4, 9), 8, 9]
     with pytest.raises(InputError, match=r"7 and 6 tokens; .* max length 8 holds 7 and 5\. Shorten the pair"):
         read(6)
-
-
-def test_pairs_that_cannot_be_read(tokenizer, tmp_path):
     documents = pairs(tmp_path, (text(3), text(9)))
     with pytest.raises(InputError, match=r"document 1 of .* have 3 and 9 tokens; a pair cannot be cut"):
         list(TokenWindows(documents, tokenizer, config=ENCODER_DECODER, max_length=10).batches())

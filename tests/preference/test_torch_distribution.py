@@ -56,11 +56,8 @@ def test_torch_has_the_same_distribution_and_its_tilt_where_it_has_one(name: str
 
 @pytest.mark.parametrize(
     ("name", "point"),
-    [
-        *(("Bernoulli, a coin a query", 0.5), ("Poisson", 1.5), ("Poisson", -1.0)),
-        *(("Gamma, of queries", -0.1), ("Box", 9.0)),
-    ],
-)
+    [("Bernoulli, a coin a query", 0.5), *(("Poisson", x) for x in (1.5, -1)), ("Gamma, of queries", -0.1), ("Box", 9)],
+)  # fmt: skip
 def test_outside_of_the_support_there_is_no_density(name: str, point: float) -> None:
     u = THERE[name]
     for distribution in (u, u.tilted(0.1 * drawn(1, u.dim))):
