@@ -101,7 +101,7 @@ def test_fraction_reaches_one_and_never_falls(file):
 UNREAD = r"some\.\S* cannot be read: "
 WHOLE: dict[str, Any] = {"whole_file": True}
 UNREADABLE: list[tuple[Any, Any, dict[str, Any], str]] = [
-    ("some.txt", b"ok\n\xff\xfeh\x00", {}, r"line 2 of .*some\.txt is not UTF-8, as byte 0xff shows .*iconv"),
+    ("some.txt", b"ok\n\xff\xfeh\x00", {}, r"line 2 of .*some\.txt is not UTF-8, as byte 0xff shows .*UTF-16: iconv"),
     ("some.txt", b"", {}, r"some\.txt is empty"),
     ("some.txt", b"\n  \n\t\n", {}, r"no text in .*some\.txt: every document is blank"),
     ("some.csv", "text\nb, c\na\n", {}, r"row 1 of .*some\.csv, in line 2, has 2 cells, but .* names 1 column\. Fix"),

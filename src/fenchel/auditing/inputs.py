@@ -422,9 +422,10 @@ def image_processor(run: RunModel, revision: str | None) -> Any:
     if run.tokenizer is not None:
         return run.tokenizer
     if not run.named:
+        name = "images" if run.config is None else "pixel_values"
         raise InputError(
             f"{type(run.model).__name__} was given images without an image processor. Give it in place of the "
-            "tokenizer, the name or folder of the model, or ready-made inputs such as [{'images': tensor}]."
+            f"tokenizer, the name or folder of the model, or ready-made inputs such as [{{'{name}': tensor}}]."
         )
     options = {"local_files_only": True} if Path(run.name).is_dir() else {"revision": revision or "main"}
     transformers = require_transformers()

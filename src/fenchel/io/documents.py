@@ -335,7 +335,7 @@ def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
         number += 1 + error.object.count(b"\n", 0, error.start)
         raise InputError(
             f"line {number} of {path} is not UTF-8, as byte {error.object[error.start]:#04x} shows ({error.reason}). "
-            "If it is text, convert it, for example with: iconv -f LATIN1 -t UTF-8"
+            "If it is text, convert it with its encoding, such as LATIN1 or UTF-16: iconv -f ENCODING -t UTF-8"
         ) from None
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"{path} cannot be read: {reason_of(error)}. {_DAMAGED}") from None
