@@ -204,12 +204,17 @@ def hub(monkeypatch):
     return asked
 
 
-def test_dataset_streams(hub):
+def test_dataset_streams(hub, monkeypatch):
     assert texts(open_documents("somebody/known")) == [(n, n + 1, f"row {n}") for n in range(3)]
     assert texts(open_documents("somebody/known:small@test", text_column="body")) == [(0, 1, "body 0")]
     assert hub == [("somebody/known", None, True), ("somebody/known", "small", True)]
     assert texts(open_documents("nowhere/cached")) == texts(open_documents("somebody/known"))
     assert open_documents("somebody/known").text_sha256 is None
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.dataset_info", lambda *_, **__: pytest.fail("the hub was asked")
+    )
+    assert len(texts(open_documents("nowhere/cached"))) == 3
 
 
 def test_bad_dataset(hub):

@@ -482,12 +482,13 @@ def _without_repeated_requests(path: str) -> Iterator[None]:
     """Use only the cache of datasets if the hub does not answer at once: requests are repeated for half a minute."""
     from datasets import config
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     before, unreachable = config.HF_HUB_OFFLINE, None
     try:
-        HfApi().dataset_info(path, timeout=20)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):
+        if not before:
+            HfApi().dataset_info(path, timeout=20)
+    except (HfHubHTTPError, HFValidationError):
         pass  # load_dataset says why
     except Exception as error:  # no network, in whichever way the client says so
         config.HF_HUB_OFFLINE, unreachable = True, error
