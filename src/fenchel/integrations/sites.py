@@ -250,7 +250,7 @@ class RealQueries:
         counted_decoder: (B, m) bool, or None: further restricts the decoder.
 
     Raises:
-        InputError: If a restriction does not have the shape of the mask that it restricts.
+        InputError: If a restriction does not have the shape of the mask or of the ids that it restricts.
     """
 
     def __init__(
@@ -263,11 +263,12 @@ class RealQueries:
     def _intersect(
         inputs: Mapping[str, Tensor], key: str, name: str, counted: Tensor | None
     ) -> Tensor | None:
-        mask = inputs.get(key)
+        mask, ids = inputs.get(key), inputs.get(key.replace("attention_mask", "input_ids"))
         real = None if mask is None or mask.ndim != 2 else mask != 0
         if counted is None:
             return real
-        form, sizes = f"(batch, queries), as {key}", (None, None) if real is None else real.shape
+        known = ids if real is None and ids is not None and ids.ndim == 2 else real
+        form, sizes = "(batch, queries), as the inputs", (None, None) if known is None else known.shape
         check_tensor(name, counted, form, dtypes=BOOL, sizes=sizes, error=InputError)
         return counted if real is None else real & counted.to(real.device)
 

@@ -58,10 +58,11 @@ def test_queries_that_see_nothing_in_some_head_are_left_out() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"counted has shape \(2, 3\); expected .*\(2, 4\), as attention_mask"
-    ):
-        RealQueries({"attention_mask": MASK}, torch.ones(2, 3, dtype=torch.bool), None)
+    for name in ("attention_mask", "input_ids"):
+        with pytest.raises(
+            InputError, match=r"counted has shape \(2, 3\); expected .*\(2, 4\), as the inputs"
+        ):
+            RealQueries({name: MASK}, torch.ones(2, 3, dtype=torch.bool), None)
     with pytest.raises(InputError, match=r"counted_decoder has dtype torch.float32"):
         RealQueries({}, None, torch.ones(2, 3))
     real = RealQueries({"attention_mask": MASK}, None, None)
