@@ -147,20 +147,17 @@ def test_importing_solving_and_attention_need_torch_alone_without_its_compiler_a
 WHEEL = "/wheels/fenchel-0.2-py3-none-any.whl"
 
 
-@pytest.mark.parametrize(
-    ("record", "expected"),
-    [
+def test_a_missing_package_is_installed_from_where_this_one_was(monkeypatch):
+    for record, expected in (
         (None, "'fenchel[report]'"),
         ({"url": "https://example.org/fenchel.whl"}, "'fenchel[report]'"),
         ({"url": f"file://{WHEEL}"}, f"'{WHEEL}[report]'"),
         ({"url": "file:///a%20clone", "dir_info": {"editable": True}}, "-e '/a clone[report]'"),
-    ],
-)
-def test_a_missing_package_is_installed_from_where_this_one_was(monkeypatch, record, expected):
-    given = None if record is None else json.dumps(record)
-    monkeypatch.setattr(metadata.Distribution, "read_text", lambda self, name: given)
-    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda self, name: given)
-    assert str(MissingExtraError("matplotlib", "report")).endswith(f"Run: pip install {expected}")
+    ):
+        given = None if record is None else json.dumps(record)
+        for kind in (metadata.Distribution, metadata.PathDistribution):
+            monkeypatch.setattr(kind, "read_text", lambda self, name, given=given: given)
+        assert str(MissingExtraError("matplotlib", "report")).endswith(f"Run: pip install {expected}")
 
 
 def test_no_file_has_a_name_that_says_nothing() -> None:

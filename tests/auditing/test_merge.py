@@ -60,15 +60,12 @@ def test_merging_in_any_order_and_in_steps_gives_the_same_bytes(shards: Path, tm
     assert files_of(tmp_path / "in steps") == expected
 
 
-def test_missing_shards_are_named(shards: Path, tmp_path: Path) -> None:
+def test_missing_shards_are_named_and_none_counts_twice(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shards 0/3, 2/3 are missing\. .* --partial"):
         merge([folders_of(shards)[1]], tmp_path)
     assert list(tmp_path.iterdir()) == []
     two = merge(folders_of(shards)[::2], partial=True)
     assert two.manifest["shard"] == "0,2/3"
-
-
-def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folders_of(shards)[1], copy)
     with pytest.raises(InputError, match=r"shard-1-of-3 and .*copy both hold shard 1/3, which would count"):
@@ -76,18 +73,17 @@ def test_a_shard_does_not_count_twice(shards: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": 2.0}, r"alpha: 1\.0 in the first, 2\.0 in the second"),
-        ({"texts": some_texts(seed=5)}, r"text sha256"),
-        ({"shard": (3, 4)}, r"number of shards: 3 in the first, 4 in the second"),
-    ],
-)
-def test_audits_that_do_not_belong_together(
-    shards: Path, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    small_audit(**{**SAMPLED, "texts": some_texts(3), "directory": tmp_path, "shard": (2, COUNT), **options})
+OTHERS: dict[str, dict[str, Any]] = {
+    r"alpha: 1\.0 in the first, 2\.0 in the second": {"alpha": 2.0},
+    "text sha256": {"texts": some_texts(seed=5)},
+    "number of shards: 3 in the first, 4 in the second": {"shard": (3, 4)},
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_audits_that_do_not_belong_together(shards: Path, tmp_path: Path, message: str) -> None:
+    given = {**SAMPLED, "texts": some_texts(3), "directory": tmp_path, "shard": (2, COUNT), **OTHERS[message]}
+    small_audit(**given)
     [other] = tmp_path.iterdir()
     with pytest.raises(InputError, match=f"are not parts of one audit; they differ in .*{message}"):
         merge([*folders_of(shards)[:2], other])

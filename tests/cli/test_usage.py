@@ -46,10 +46,7 @@ USAGE, INPUT, MODEL, OUTPUT = 2, 3, 4, 6
 
 def test_wrong_usage(command):
     for arguments, message, *code in (
-        *(
-            ([name, "demo", "--out", "o"], "there is nothing to read: give texts", INPUT)
-            for name in ("audit", "swap")
-        ),
+        *(([name, "demo", "--out", "o"], "nothing to read: give texts", INPUT) for name in ("audit", "swap")),
         (["audit", "demo", "--text", "t"], "Missing option '--out'"),
         ([*AUDIT, "--nonsense"], "No such option: --nonsense"),
         ([*AUDIT, "--space", "outer"], "'--space': 'outer' is not one of"),

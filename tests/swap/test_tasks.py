@@ -1,6 +1,7 @@
 """What a model is asked: hidden and following tokens, teacher forcing, sentences, and tables of pairs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fenchel.io.windows import TokenWindows
 from fenchel.run_options import PairColumns, SwapOptions
 from fenchel.swap.observation import IGNORED, Step, observe
 from fenchel.swap.reading import scored_pairs
-from fenchel.swap.tasks import LanguageTask, SentenceTask
+from fenchel.swap.tasks import LanguageTask, SentenceTask, class_numbers
 from tests.auditing.small_audits import some_texts
 from tests.io.test_documents import table
 from tests.io.test_windows import word_tokenizer
@@ -141,6 +142,14 @@ def test_pairs_of_every_format_are_the_same(tmp_path: Path):
         found = scored_pairs(tmp_path / f"pairs.{ending}", PairColumns("a", "b", "score"))
         pairs = [(*pair, score) for pair, score in zip(found.sentences, found.scores, strict=True)]
         assert pairs == [tuple(row.values()) for row in rows]
+
+
+def test_true_and_false_are_the_classes_of_these_names_or_the_two_in_order():
+    for names, expected in (({"bad": 0, "good": 1}, [0, 1, 0]), ({"TRUE": 0, "False": 1}, [1, 0, 1])):
+        config = SimpleNamespace(label2id=names, num_labels=2)
+        assert class_numbers({"a": "false", "b": "True", "c": "False"}, config).tolist() == expected
+    with pytest.raises(InputError, match="'false', which is not a class"):
+        class_numbers({"a": "false"}, SimpleNamespace(label2id={"true": 0, "other": 1}, num_labels=2))
 
 
 def test_pairs_that_are_none(tmp_path: Path):

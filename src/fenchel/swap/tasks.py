@@ -365,12 +365,17 @@ def labelled_texts(
 
 
 def classes_of(config: Any) -> dict[str, int]:
-    """Indices of the classes of a configuration, by name and by number in words; of two also by false and true."""
+    """Indices of the classes of a configuration, by name and by number in words; of two also by false and true.
+
+    Tables and models write these in small letters or capitals: a class of one of these names is found by either.
+    """
     known = {str(name): int(number) for name, number in (getattr(config, "label2id", None) or {}).items()}
     count = int(getattr(config, "num_labels", 0))
     numbers = {str(number): number for number in range(count)}
-    of_two = {"false": 0, "False": 0, "true": 1, "True": 1} if count == 2 else {}
-    return {**numbers, **of_two, **known}
+    named = {name.lower(): number for name, number in known.items() if name.lower() in ("false", "true")}
+    truth = named or ({"false": 0, "true": 1} if count == 2 else {})
+    capitals = {name.capitalize(): number for name, number in truth.items()}
+    return {**numbers, **truth, **capitals, **known}
 
 
 def class_numbers(labels: Mapping[str, str | None], config: Any, *, otherwise: str = "") -> Tensor:
