@@ -111,6 +111,7 @@ def test_what_cannot_be_a_batch() -> None:
         (with_known(loss=5), "loss 5; expected a function"),
         ([], "yielded no model inputs"),
         (["text"], "model input 1 is 'text'; expected a mapping"),
+        ([{}], r"model input 1 is \{\}; expected a mapping"),
         ([torch.tensor([[1, 2]])], "model input 1 is a Tensor; expected a mapping"),
         ([{"a": [1, 2]}], r"model input 1 is \{'a': \[1, 2\]\}; expected a mapping of the names"),
         ([{"a": torch.ones(2, 1), "b": torch.ones(3, 1)}], r"different batch sizes, \{'a': 2, 'b': 3\}"),

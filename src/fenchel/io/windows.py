@@ -78,7 +78,8 @@ class ReadyBatch:
 
     def _batch_size(self) -> int:
         inputs, number = self.inputs, self._number
-        if not isinstance(inputs, Mapping) or not all(isinstance(value, Tensor) for value in inputs.values()):
+        is_filled = isinstance(inputs, Mapping) and len(inputs) > 0
+        if not is_filled or not all(isinstance(value, Tensor) for value in inputs.values()):
             raise InputError(
                 f"model input {number} is {shown(inputs)}; expected a mapping of the names of the model's arguments to "
                 "tensors, such as {'input_ids': tensor}."
