@@ -495,7 +495,7 @@ ARGUMENTS: Final[Mapping[str, Rule]] = {
     "head_count": whole(1, 2**16, "8"),
     # Files and machines. Thirty years between savings are never.
     "directory": maybe(path_name("a folder for the results")),
-    "folder": path_name("a folder for the results"),
+    "folder": path_name("a folder"),
     "audit_folder": path_name("the folder of an audit"),
     "checkpoint_seconds": number("60", least=0.0, most=1e9),
     "device": maybe(Rule(_devices, _as_device)),

@@ -123,6 +123,7 @@ def test_the_catalogue_lists_and_measures_and_names_what_is_near(command: Comman
         (["scaled-dott"], 3, "nearest: scaled-dot"),
         (["Scaled_Dot"], 3, "nearest: scaled-dot"),
         (["scaled-dot", "--closeness", "tsalis:2"], 3, "tsalis:2"),
+        (["scaled-dot", "--seed", -1], 3, "seed is -1; expected a whole number from 0"),
         (["--seed", 3], 2, "give NAME too"),
     ):
         done = command("catalogue", *wrong)

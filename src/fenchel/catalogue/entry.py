@@ -183,7 +183,7 @@ class Entry:
             seed: Seed of the random numbers.
             dtype: Of the tensors.
         """
-        return self.example(torch.Generator().manual_seed(seed), dtype)
+        return self.example(torch.Generator().manual_seed(checked("seed", seed)), dtype)
 
     def run(
         self,
