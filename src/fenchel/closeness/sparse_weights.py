@@ -310,12 +310,12 @@ def threshold_weights(
         return _solved(f, log_u, rows_of_a, csiszar).reshape(shape)
     result = torch.empty_like(f, memory_format=torch.contiguous_format)
     each = max(1, CHUNK_BYTES // (n * f.element_size())) if f.device.type == "cpu" else len(f)
-    spare = f.new_empty(3, min(each, len(f)), n)
+    spare = f.new_empty(3, each, n) if each < len(f) else None
     for rows in spans(len(f), each):
         log_u_here = None if log_u is None else part_of(log_u, (rows,))
         a_here = part_of(rows_of_a, (rows,)) if isinstance(rows_of_a, Tensor) else rows_of_a
-        here = f[rows]
-        result[rows] = _solved(here, log_u_here, a_here, csiszar, spare[:, : len(here)])
+        working = None if spare is None else spare[:, : rows.stop - rows.start]
+        result[rows] = _solved(f[rows], log_u_here, a_here, csiszar, working)
     return result.reshape(shape)
 
 
