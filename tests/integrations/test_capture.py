@@ -300,6 +300,10 @@ def test_a_capture_that_is_not_used_as_it_was_made_is_refused() -> None:
         pass
     with pytest.raises(ModelError, match="did not attend"), fenchel.Capture(MultiheadAttention(8, 2)):
         pass
+    wrong: Any
+    for wrong in (1, "1", [0], []):
+        with pytest.raises(InputError, match="expected whole numbers from 1 or names of modules"):
+            fenchel.Capture(model, layers=wrong)
     unknown = fenchel.Capture(model, layers=["encoder"])
     with pytest.raises(InputError, match=r"layers \['encoder'\] do not exist"), unknown:
         model(**inputs)

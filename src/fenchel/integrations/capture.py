@@ -187,7 +187,8 @@ class Capture:
     ) -> None:
         one_of("input", "key").check("space", space)
         maybe(one_of(*KINDS)).check("kind", kind)
-        if layers is not None and (isinstance(layers, str) or not layers or not all(map(_is_layer, layers))):
+        chosen = layers if isinstance(layers, Collection) and not isinstance(layers, str) else ()
+        if layers is not None and not (len(chosen) and all(map(_is_layer, chosen))):
             raise InputError(
                 f"layers is {layers!r}; expected whole numbers from 1 or names of modules, or None for all layers"
             )
