@@ -399,7 +399,7 @@ class Comparison:
         if not any(change.interval.low is not None for of in self.changes.values() for change in of.values()):
             return f"no interval can be given for {number_of(self.documents, 'document')}"
         drawn = "the same documents of both" if self.paired else "the documents of each"
-        return f"{CONFIDENCE:.0%} intervals for all heads at once, from resampling {drawn}"
+        return f"{100 * CONFIDENCE:.0f} % intervals for all heads at once, from resampling {drawn}"
 
     def moved(self, metric: str) -> list[HeadKey]:
         """The heads by the smallest change within the interval of their medians, in descending order."""
