@@ -378,6 +378,8 @@ class _Powers:
         self._a, self._weight, self._grouped = a, None, not csiszar
         x, self._t, self._q = f.new_empty(3, *f.shape) if spare is None else spare
         self._order = None if isinstance(a, Tensor) else 1 + a
+        # Above 0 also where a = 1: then q is 0 outside the support.
+        self._power = (1 / a - 1).clamp(min=torch.finfo(f.dtype).tiny) if isinstance(a, Tensor) else 1 / a - 1
         if log_u is None:
             # The largest score is subtracted before scores are multiplied and shifted, which would round them.
             self._x = torch.sub(f, f.amax(-1, keepdim=True), out=x).mul_(a).add_(1)
@@ -439,12 +441,9 @@ class _Powers:
                 return t.sum(-1, keepdim=True), t.sign_().sum(-1, keepdim=True)
             q = torch.sign(t, out=self._q)
         else:
-            q = t if self._order == 1.5 else torch.pow(t, 1 / self._a - 1, out=self._q)
+            q = t if self._order == 1.5 else torch.pow(t, self._power, out=self._q)
         if self._weight is not None:
             q = torch.mul(q, self._weight, out=self._q)
-        if self._order is None:
-            # At a = 1 the power of a difference of 0 is 1, but q is 0 outside the support.
-            q.mul_(t > 0)
         return torch.linalg.vecdot(q, t).unsqueeze(-1), q.sum(-1, keepdim=True)
 
     def _weights(self, tau: Tensor, step: Tensor) -> Tensor:
