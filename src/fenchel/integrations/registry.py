@@ -352,7 +352,9 @@ def _torchs_attention(
     mask = call.checked_masks(layer).preference
     if mask is not None and mask.dim() == 2:
         mask = mask[None, None]
-    parts = [call.to_heads(part, layer.num_heads) for part in projected(layer, *call[:3])]
+    parts = [
+        call.to_heads(part, layer.num_heads) for part in projected(layer, call.query, call.key, call.value)
+    ]
     function = require_transformers().AttentionInterface()[name]
     how = {"scaling": layer.head_dim**-0.5, "dropout": layer.dropout, "is_causal": False}
     output, p = function(layer, *parts, mask, **how, output_attentions=call.need_weights)

@@ -348,9 +348,10 @@ class MultiheadAttention(AttendingLayer, nn.MultiheadAttention):
         return self._attended(call)
 
     def _attended(self, call: TorchCall) -> tuple[Tensor, Tensor | None]:
-        (query, key, value), query_offset, cache = call[:3], call.query_offset, call.cache
+        query, key, value = call.query, call.key, call.value
+        query_offset, cache = call.query_offset, call.cache
         _check_cache(cache, query_offset)
-        if any(isinstance(sequence, Tensor) and sequence.is_nested for sequence in call[:3]):
+        if any(isinstance(sequence, Tensor) and sequence.is_nested for sequence in (query, key, value)):
             return nested_self_attention(self, call), None
         masks = call.checked_masks(self, ". Or build the layer with preference=Causal()")
         queries, keys, values = (
@@ -506,7 +507,8 @@ def _check_problem(preference: Any, evidence: Any) -> None:
 
 def _check_cache(cache: Any, query_offset: int | None) -> None:
     """Raise unless a cache has the right type and is given without ``query_offset``."""
-    check_type("cache", cache, KeyValueCache | None, "a fenchel.nn.KeyValueCache, or None")
+    if cache is not None:
+        check_type("cache", cache, KeyValueCache, "a fenchel.nn.KeyValueCache, or None")
     if cache is not None and query_offset is not None:
         raise ProblemError(
             f"query_offset is {query_offset} and a cache is given; expected only one of them, since queries follow the "

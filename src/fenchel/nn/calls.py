@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -209,7 +209,8 @@ def with_added_templates(log_preference: Tensor | None, keys: int, added: int) -
     return nn.functional.pad(full, (0, added), value=1 if full.dtype == torch.bool else 0)
 
 
-class TorchMasks(NamedTuple):
+@dataclass(frozen=True)
+class TorchMasks:
     """Both masks of a call as preferences: log weights, or bool with True = attend.
 
     Attributes:
@@ -236,7 +237,8 @@ class TorchMasks(NamedTuple):
         return self.attention is None and (self.keys is None or self.keys.dtype == torch.bool)
 
 
-class TorchCall(NamedTuple):
+@dataclass(frozen=True)
+class TorchCall:
     """The arguments of a call of a layer, as ``MultiheadAttention.forward`` explains them, and their layout.
 
     Attributes:
