@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 FLOOR_TESTS ?= tests/test_package.py tests/functional/test_attention.py tests/cli/test_runs.py \
   tests/auditing/test_run.py tests/auditing/report tests/comparing tests/io \
   tests/integrations/transformers/test_backend.py tests/integrations/transformers/test_loading.py \
-  tests/integrations/transformers/test_registry.py tests/nn/test_compile.py::test_one_graph_serves_every_length
+  tests/nn/test_compile.py::test_one_graph_serves_every_length
 
 .PHONY: help audit test lint types bench docs dist dist-check floors clean
 

@@ -238,6 +238,8 @@ def test_floors_are_the_lowest_versions_that_the_project_lets_in(project):
         (bound,) = requirement.specifier
         assert bound.operator in {">=", "=="}, requirement
         assert Version(bound.version) == floors[requirement.name], requirement
+    tested = re.findall(r"tests/[\w/.]+", (ROOT / "Makefile").read_text())
+    assert {(ROOT / path).exists() for path in tested} == {True}
 
 
 def test_everything_else_is_an_extra_and_the_version_is_said_once(project):
