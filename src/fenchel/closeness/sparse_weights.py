@@ -412,11 +412,10 @@ class _Powers:
 
     def _start(self, known: bool) -> Tensor:
         """A τ from 0 to the root: near the root for the largest of every four differences alone, which is not above."""
-        x = self._x
+        x, n = self._x, self._x.shape[-1]
         tau = torch.zeros_like(x[:, :1])
-        if not known or not self._grouped or x.shape[-1] < LEAST_COUNT_TO_GROUP:
+        if not known or not self._grouped or n < LEAST_COUNT_TO_GROUP:
             return tau
-        n = x.shape[-1]
         rest = n % 4
         largest = x[:, : n - rest].unflatten(-1, (4, -1)).amax(1)
         torch.maximum(largest[:, :rest], x[:, n - rest :], out=largest[:, :rest])

@@ -507,9 +507,10 @@ def _check_problem(preference: Any, evidence: Any) -> None:
 
 def _check_cache(cache: Any, query_offset: int | None) -> None:
     """Raise unless a cache has the right type and is given without ``query_offset``."""
-    if cache is not None:
-        check_type("cache", cache, KeyValueCache, "a fenchel.nn.KeyValueCache, or None")
-    if cache is not None and query_offset is not None:
+    if cache is None:
+        return
+    check_type("cache", cache, KeyValueCache, "a fenchel.nn.KeyValueCache, or None")
+    if query_offset is not None:
         raise ProblemError(
             f"query_offset is {query_offset} and a cache is given; expected only one of them, since queries follow the "
             f"{cache.seen} tokens that the cache has seen"
